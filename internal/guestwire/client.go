@@ -1,0 +1,249 @@
+package guestwire
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"net/url"
+	"strings"
+)
+
+// Client is the host's side. It is safe for concurrent use. Every call is
+// bounded by its context, which must carry a deadline, and by the sizes in
+// this package.
+type Client struct {
+	http *http.Client
+}
+
+// NewClient makes a client over a transport that reaches one guest's agent.
+// The transport must bound reply headers (see MaxReplyHeader).
+func NewClient(transport http.RoundTripper) *Client {
+	return &Client{http: &http.Client{
+		Transport: transport,
+		CheckRedirect: func(*http.Request, []*http.Request) error {
+			return fmt.Errorf("redirect: %w", ErrProtocol)
+		},
+	}}
+}
+
+// MaxReplyHeader is the bound on a reply's header, in bytes, that a transport
+// under a Client sets (http.Transport.MaxResponseHeaderBytes).
+const MaxReplyHeader = 8 << 10
+
+// Echo proves that the transport works in both directions.
+func (c *Client) Echo(ctx context.Context, text string) error {
+	reply, err := c.do(ctx, RouteEcho, "", url.Values{"text": {text}}, nil)
+	if err != nil {
+		return fmt.Errorf("echo: %w", err)
+	}
+	got, err := readAll(reply, 64)
+	if err != nil {
+		return fmt.Errorf("echo: %w", err)
+	}
+	if string(got) != text {
+		return fmt.Errorf("echo: another text came back: %w", ErrProtocol)
+	}
+	return nil
+}
+
+// Configure gives the guest its identity.
+func (c *Client) Configure(ctx context.Context, conf Configure) (Configured, error) {
+	var out Configured
+	err := c.call(ctx, RouteConfigure, "", conf, &out)
+	if err == nil && out.Generation < conf.Generation {
+		err = fmt.Errorf("generation went back: %w", ErrProtocol)
+	}
+	return out, wrap("configure", err)
+}
+
+// Start starts execution id, once: a repeat answers with the first one's pid.
+func (c *Client) Start(ctx context.Context, id string, start Start) (Started, error) {
+	var out Started
+	err := c.call(ctx, RouteStart, id, start, &out)
+	if err == nil && out.PID <= 1 {
+		err = fmt.Errorf("impossible pid: %w", ErrProtocol)
+	}
+	return out, wrap("start execution", err)
+}
+
+// Pull hands each frame that the agent has to sink, in order, and returns the
+// exit once the execution is over and all its output was sent.
+func (c *Client) Pull(ctx context.Context, id string, pull Pull, sink func(Frame) error) (*Exit, error) {
+	body, err := json.Marshal(pull)
+	if err != nil {
+		return nil, wrap("pull output", err)
+	}
+	reply, err := c.do(ctx, RoutePull, id, nil, bytes.NewReader(body))
+	if err != nil {
+		return nil, wrap("pull output", err)
+	}
+	defer drop(reply)
+	next := map[FrameType]int64{StdoutFrame: pull.Stdout, StderrFrame: pull.Stderr}
+	limited := io.LimitReader(reply.Body, MaxPullBytes+MaxReplyBody)
+	for {
+		frame, err := ReadFrame(limited)
+		if errors.Is(err, io.EOF) {
+			return nil, nil //nolint:nilnil // no exit yet is no error
+		}
+		if err != nil {
+			return nil, wrap("pull output", err)
+		}
+		if frame.Type == ExitFrame {
+			exit, err := DecodeExit(frame.Payload)
+			if err == nil && (exit.StdoutBytes != next[StdoutFrame] || exit.StderrBytes != next[StderrFrame]) {
+				err = fmt.Errorf("exit before the end of output: %w", ErrProtocol)
+			}
+			if err != nil {
+				return nil, wrap("pull output", err)
+			}
+			return &exit, nil
+		}
+		if frame.Offset < next[frame.Type] || len(frame.Payload) == 0 {
+			return nil, wrap("pull output", fmt.Errorf("offset goes back or frame is empty: %w", ErrProtocol))
+		}
+		next[frame.Type] = frame.Offset + int64(len(frame.Payload))
+		if next[frame.Type] < 0 {
+			return nil, wrap("pull output", fmt.Errorf("offset overflows: %w", ErrProtocol))
+		}
+		if err := sink(frame); err != nil {
+			return nil, wrap("pull output", err)
+		}
+	}
+}
+
+// Signal signals an execution.
+func (c *Client) Signal(ctx context.Context, id, signal string) error {
+	return wrap("signal execution", c.call(ctx, RouteSignal, id, Signal{Signal: signal}, nil))
+}
+
+// Forget frees what the agent keeps of an execution; one that still runs is
+// killed. Forgetting what is not known is no error.
+func (c *Client) Forget(ctx context.Context, id string) error {
+	err := c.call(ctx, RouteForget, id, nil, nil)
+	if Refused(err, NoExecution) {
+		err = nil
+	}
+	return wrap("forget execution", err)
+}
+
+// ReadFile opens a file of the guest. size is what the agent announced; the
+// body ends there, or fails.
+func (c *Client) ReadFile(ctx context.Context, path string) (body io.ReadCloser, size int64, err error) {
+	reply, err := c.do(ctx, RouteReadFile, "", url.Values{"path": {path}}, nil)
+	if err != nil {
+		return nil, 0, wrap("read file", err)
+	}
+	if reply.ContentLength < 0 {
+		drop(reply)
+		return nil, 0, wrap("read file", fmt.Errorf("no length: %w", ErrProtocol))
+	}
+	return reply.Body, reply.ContentLength, nil
+}
+
+// WriteFile writes a file of the guest from content; the file appears whole or
+// not at all. mode is the permission bits.
+func (c *Client) WriteFile(ctx context.Context, path string, mode uint32, content io.Reader) (FileInfo, error) {
+	var out FileInfo
+	query := url.Values{"path": {path}, "mode": {fmt.Sprintf("%04o", mode)}}
+	reply, err := c.do(ctx, RouteWriteFile, "", query, content)
+	if err == nil {
+		err = decode(reply, &out)
+	}
+	if err == nil && (out.Size < 0 || len(out.Path) > 2*MaxPath) {
+		err = fmt.Errorf("impossible file info: %w", ErrProtocol)
+	}
+	return out, wrap("write file", err)
+}
+
+// Refused reports whether err is the agent's refusal with this code.
+func Refused(err error, code Code) bool {
+	var refusal *Error
+	return errors.As(err, &refusal) && refusal.Code == code
+}
+
+func (c *Client) call(ctx context.Context, route, id string, in, out any) error {
+	var body io.Reader
+	if in != nil {
+		encoded, err := json.Marshal(in)
+		if err != nil {
+			return err
+		}
+		body = bytes.NewReader(encoded)
+	}
+	reply, err := c.do(ctx, route, id, nil, body)
+	if err != nil {
+		return err
+	}
+	return decode(reply, out)
+}
+
+// do sends one request and turns a refusal into *Error. The caller closes the
+// reply's body.
+func (c *Client) do(ctx context.Context, route, id string, query url.Values, body io.Reader) (*http.Response, error) {
+	method, path, _ := strings.Cut(route, " ")
+	path = strings.ReplaceAll(path, "{id}", url.PathEscape(id))
+	target := url.URL{Scheme: "http", Host: "guest", Path: path, RawQuery: query.Encode()}
+	request, err := http.NewRequestWithContext(ctx, method, target.String(), body)
+	if err != nil {
+		return nil, err
+	}
+	reply, err := c.http.Do(request)
+	if err != nil {
+		return nil, err
+	}
+	if reply.StatusCode == http.StatusOK || reply.StatusCode == http.StatusNoContent {
+		return reply, nil
+	}
+	var refusal Error
+	if err := decode(reply, &refusal); err != nil {
+		return nil, err
+	}
+	if refusal.Code.Status() != reply.StatusCode {
+		return nil, fmt.Errorf("unknown refusal: %w", ErrProtocol)
+	}
+	return nil, &Error{Code: refusal.Code}
+}
+
+func decode(reply *http.Response, out any) error {
+	data, err := readAll(reply, MaxReplyBody)
+	if err != nil {
+		return err
+	}
+	if out == nil {
+		return nil
+	}
+	if err := json.Unmarshal(data, out); err != nil {
+		return fmt.Errorf("reply is not what was asked for: %w", ErrProtocol)
+	}
+	return nil
+}
+
+func readAll(reply *http.Response, limit int64) ([]byte, error) {
+	defer drop(reply)
+	data, err := io.ReadAll(io.LimitReader(reply.Body, limit+1))
+	if err != nil {
+		return nil, err
+	}
+	if int64(len(data)) > limit {
+		return nil, fmt.Errorf("reply is over %d bytes: %w", limit, ErrProtocol)
+	}
+	return data, nil
+}
+
+// drop closes a body; what little is left is read so that the connection can
+// serve again.
+func drop(reply *http.Response) {
+	_, _ = io.CopyN(io.Discard, reply.Body, 4<<10)
+	_ = reply.Body.Close()
+}
+
+func wrap(verb string, err error) error {
+	if err == nil {
+		return nil
+	}
+	return fmt.Errorf("%s: %w", verb, err)
+}

@@ -1,0 +1,172 @@
+// Package guestwire is what the host and the guest agent share: routes, types,
+// the frame format of output, and the host's client. It speaks HTTP/1.1 over
+// any http.RoundTripper (vsock in production, a Unix socket in tests).
+//
+// The two sides do not trust each other equally. The agent obeys the host. The
+// host believes nothing: the agent can be replaced by hostile root in the
+// guest, so Client bounds every reply in time, size, count and form, and turns
+// whatever breaks a bound into ErrProtocol.
+package guestwire
+
+import "fmt"
+
+const (
+	// Protocol is the number that the hello carries. The host ends a sandbox
+	// whose agent says another.
+	Protocol = 1
+
+	// AgentPort is the vsock port on which the agent listens.
+	AgentPort = 1024
+
+	// HelloPort is the vsock port on the host (CID 2) to which the agent
+	// connects once, when it is ready: it writes one Hello as a JSON line,
+	// reads one line "ok", and closes.
+	HelloPort = 1025
+
+	// HostCID is the only peer that the agent accepts.
+	HostCID = 2
+)
+
+// The drives of a guest, in the order in which the host attaches them.
+const (
+	ImageDevice   = "/dev/vda" // read-only image, shared by all sandboxes of it
+	ScratchDevice = "/dev/vdb" // ext4, this sandbox's own, empty at first
+)
+
+// Where things lie in the initial RAM file system.
+const (
+	InitPath        = "/init"                 // the agent
+	ModuleListPath  = "/modules/modules.list" // optional: kernel modules to load, one file name a line, in order
+	ModuleDirectory = "/modules"
+)
+
+// Hello is what the agent says when it is ready for Configure.
+type Hello struct {
+	Protocol int    `json:"protocol"`
+	Version  string `json:"version"` // of the agent's build
+	BootID   string `json:"boot_id"` // the guest kernel's
+}
+
+// Routes of the agent. {id} is an execution's id.
+const (
+	RouteEcho      = "GET /v1/echo"                       // ?text=: up to 64 bytes, sent back
+	RouteConfigure = "POST /v1/configure"                 // Configure -> Configured
+	RouteStart     = "PUT /v1/executions/{id}"            // Start -> Started; a repeat of an id starts nothing
+	RoutePull      = "POST /v1/executions/{id}/pull"      // Pull -> frames (see Frame)
+	RouteSignal    = "POST /v1/executions/{id}/signal"    // Signal -> 204
+	RouteForget    = "DELETE /v1/executions/{id}"         // 204; kills it if it still runs
+	RouteReadFile  = "GET /v1/files"                      // ?path= -> octet-stream with Content-Length
+	RouteWriteFile = "PUT /v1/files"                      // ?path=&mode= octal; octet-stream -> FileInfo
+)
+
+// Bounds that both sides keep.
+const (
+	MaxRequestBody  = 1 << 20   // bytes of a JSON request
+	MaxReplyBody    = 64 << 10  // bytes of a JSON reply
+	MaxFramePayload = 256 << 10 // bytes of one output frame
+	MaxPullBytes    = 1 << 20   // bytes of output in one Pull reply
+	MaxPullWait     = 20_000    // ms that a Pull may wait for something to say
+	KeepBytes       = 1 << 20   // bytes per stream that the agent keeps unacknowledged, tail first
+	MaxPath         = 4096      // bytes of a file's path
+)
+
+// Configure gives the guest its identity. It comes before anything of the
+// caller's runs. It is idempotent: a generation that the agent has seen (or a
+// lower one) changes nothing.
+type Configure struct {
+	Generation int64  `json:"generation"` // 1 at first boot
+	Hostname   string `json:"hostname"`
+	TimeNS     int64  `json:"time_ns"` // wall clock, ns since 1970 UTC
+	Entropy    []byte `json:"entropy"` // at least 32 bytes, mixed in and the kernel's RNG reseeded
+	User       string `json:"user"`    // default user of executions, from the image
+	Workdir    string `json:"workdir"` // default directory, made if missing, owned by User
+	// Env is the image's environment (PATH, LANG); never a caller's secret.
+	Env map[string]string `json:"env"`
+}
+
+// Configured answers Configure.
+type Configured struct {
+	Generation int64 `json:"generation"` // the one now in force
+}
+
+// Start asks for one program.
+type Start struct {
+	Cmd  string            `json:"cmd"`
+	Args []string          `json:"args,omitempty"`
+	Cwd  string            `json:"cwd,omitempty"`  // relative to the image's working directory; "" is that directory
+	User string            `json:"user,omitempty"` // a name in the guest; "" is the image's default user
+	Env  map[string]string `json:"env,omitempty"`  // added to the image's; never logged
+}
+
+// Started answers Start.
+type Started struct {
+	PID int `json:"pid"` // as the guest sees it
+}
+
+// Pull acknowledges output below the two offsets and asks for what follows. It
+// answers as soon as there is output, the end of the execution, or WaitMS is
+// over. Offsets count all bytes that the program ever wrote to that stream.
+type Pull struct {
+	Stdout int64 `json:"stdout"`
+	Stderr int64 `json:"stderr"`
+	WaitMS int   `json:"wait_ms"` // 0..MaxPullWait
+}
+
+// Exit is the end of an execution as the guest tells it.
+type Exit struct {
+	ExitCode    *int   `json:"exit_code"` // nil when a signal ended it
+	Signal      string `json:"signal"`    // "SIGKILL", or ""
+	OOMKilled   bool   `json:"oom_killed"`
+	StdoutBytes int64  `json:"stdout_bytes"` // all that was ever written
+	StderrBytes int64  `json:"stderr_bytes"`
+}
+
+// Signal sends a signal to the execution's process group; SIGKILL also goes to
+// every process in its cgroup.
+type Signal struct {
+	Signal string `json:"signal"` // "SIGTERM", "SIGKILL" ..
+}
+
+// FileInfo describes a file that was written.
+type FileInfo struct {
+	Path string `json:"path"` // absolute
+	Size int64  `json:"size"` // bytes
+	Mode string `json:"mode"` // octal, "0644"
+}
+
+// Code is why the agent refused a request. The list is closed: the host takes
+// an unknown code for ErrProtocol.
+type Code string
+
+// The codes, with the HTTP status that carries each.
+const (
+	CommandNotFound  Code = "command_not_found"  // 422
+	PermissionDenied Code = "permission_denied"  // 422
+	BadDirectory     Code = "bad_directory"      // 422
+	UserNotFound     Code = "user_not_found"     // 422
+	StartFailed      Code = "start_failed"       // 422: any other refusal of the guest's kernel
+	NoExecution      Code = "no_execution"       // 404
+	FileNotFound     Code = "file_not_found"     // 404
+	NotAFile         Code = "not_a_file"         // 422: a directory, device, FIFO or socket
+	DiskFull         Code = "disk_full"          // 507
+	NotConfigured    Code = "not_configured"     // 409: Configure has not come yet
+	BadRequest       Code = "bad_request"        // 400
+	Failed           Code = "failed"             // 500
+)
+
+var statusOf = map[Code]int{
+	CommandNotFound: 422, PermissionDenied: 422, BadDirectory: 422, UserNotFound: 422, StartFailed: 422,
+	NoExecution: 404, FileNotFound: 404, NotAFile: 422, DiskFull: 507, NotConfigured: 409, BadRequest: 400, Failed: 500,
+}
+
+// Status is the HTTP status that carries the code; 0 for a code that does not exist.
+func (c Code) Status() int { return statusOf[c] }
+
+// Error is a refusal by the agent. Detail is for people who debug an agent; the
+// host's client never fills it, because it would be guest output in a message.
+type Error struct {
+	Code   Code   `json:"code"`
+	Detail string `json:"detail,omitempty"`
+}
+
+func (e *Error) Error() string { return fmt.Sprintf("guest agent: %s", e.Code) }
