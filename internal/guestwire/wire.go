@@ -49,14 +49,14 @@ type Hello struct {
 
 // Routes of the agent. {id} is an execution's id.
 const (
-	RouteEcho      = "GET /v1/echo"                       // ?text=: up to 64 bytes, sent back
-	RouteConfigure = "POST /v1/configure"                 // Configure -> Configured
-	RouteStart     = "PUT /v1/executions/{id}"            // Start -> Started; a repeat of an id starts nothing
-	RoutePull      = "POST /v1/executions/{id}/pull"      // Pull -> frames (see Frame)
-	RouteSignal    = "POST /v1/executions/{id}/signal"    // Signal -> 204
-	RouteForget    = "DELETE /v1/executions/{id}"         // 204; kills it if it still runs
-	RouteReadFile  = "GET /v1/files"                      // ?path= -> octet-stream with Content-Length
-	RouteWriteFile = "PUT /v1/files"                      // ?path=&mode= octal; octet-stream -> FileInfo
+	RouteEcho      = "GET /v1/echo"                    // ?text=: up to 64 bytes, sent back
+	RouteConfigure = "POST /v1/configure"              // Configure -> Configured
+	RouteStart     = "PUT /v1/executions/{id}"         // Start -> Started; a repeat of an id starts nothing
+	RoutePull      = "POST /v1/executions/{id}/pull"   // Pull -> frames (see Frame)
+	RouteSignal    = "POST /v1/executions/{id}/signal" // Signal -> 204
+	RouteForget    = "DELETE /v1/executions/{id}"      // 204; kills it if it still runs
+	RouteReadFile  = "GET /v1/files"                   // ?path= -> octet-stream with Content-Length
+	RouteWriteFile = "PUT /v1/files"                   // ?path=&mode= octal; octet-stream -> FileInfo
 )
 
 // Bounds that both sides keep.
@@ -140,18 +140,18 @@ type Code string
 
 // The codes, with the HTTP status that carries each.
 const (
-	CommandNotFound  Code = "command_not_found"  // 422
-	PermissionDenied Code = "permission_denied"  // 422
-	BadDirectory     Code = "bad_directory"      // 422
-	UserNotFound     Code = "user_not_found"     // 422
-	StartFailed      Code = "start_failed"       // 422: any other refusal of the guest's kernel
-	NoExecution      Code = "no_execution"       // 404
-	FileNotFound     Code = "file_not_found"     // 404
-	NotAFile         Code = "not_a_file"         // 422: a directory, device, FIFO or socket
-	DiskFull         Code = "disk_full"          // 507
-	NotConfigured    Code = "not_configured"     // 409: Configure has not come yet
-	BadRequest       Code = "bad_request"        // 400
-	Failed           Code = "failed"             // 500
+	CommandNotFound  Code = "command_not_found" // 422
+	PermissionDenied Code = "permission_denied" // 422
+	BadDirectory     Code = "bad_directory"     // 422
+	UserNotFound     Code = "user_not_found"    // 422
+	StartFailed      Code = "start_failed"      // 422: any other refusal of the guest's kernel
+	NoExecution      Code = "no_execution"      // 404
+	FileNotFound     Code = "file_not_found"    // 404
+	NotAFile         Code = "not_a_file"        // 422: a directory, device, FIFO or socket
+	DiskFull         Code = "disk_full"         // 507
+	NotConfigured    Code = "not_configured"    // 409: Configure has not come yet
+	BadRequest       Code = "bad_request"       // 400
+	Failed           Code = "failed"            // 500
 )
 
 var statusOf = map[Code]int{
