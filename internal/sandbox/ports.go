@@ -1,0 +1,99 @@
+package sandbox
+
+import (
+	"context"
+	"time"
+
+	"github.com/microvmd/microvm/internal/guestwire"
+	"github.com/microvmd/microvm/internal/image"
+)
+
+// Plan is everything an adapter needs to make the microVM of one sandbox. It is
+// computed once, before the first step.
+type Plan struct {
+	ID         string // the sandbox's id, "sb_01H..."
+	Host       string // its name on the host, "sb-01h...": of its jail and its cgroup
+	Slot       int    // 0..slots-1; uid and addresses follow from it
+	VCPUs      int
+	MemMiB     int
+	Image      image.Image
+	ScratchMiB int
+}
+
+// Cgroups holds one cgroup per sandbox, with the limits of its plan, below the
+// node's own. Names are Plan.Host. Every method is idempotent; what is not
+// there counts as removed, killed and empty.
+type Cgroups interface {
+	// Create makes the cgroup with all its limits set. It fails when one with
+	// processes in it is there.
+	Create(ctx context.Context, plan Plan) error
+	// Emptied waits until the last process of a cgroup that had one is gone.
+	// It returns nil then, and the context's error otherwise.
+	Emptied(ctx context.Context, host string) error
+	// Kill ends every process in it with SIGKILL and waits until it is empty.
+	Kill(ctx context.Context, host string) error
+	// Remove deletes the empty cgroup.
+	Remove(ctx context.Context, host string) error
+	// List names all cgroups that this node made.
+	List(ctx context.Context) ([]string, error)
+}
+
+// VMM makes, starts and removes microVMs.
+type VMM interface {
+	// Prepare makes the jail's directory with kernel, initrd, image, scratch
+	// disk and listening sockets. Nothing runs yet.
+	Prepare(ctx context.Context, plan Plan) error
+	// Launch starts the VMM, jailed, in its cgroup, and returns when its API
+	// answers.
+	Launch(ctx context.Context, plan Plan) error
+	// Start configures the microVM and starts its vCPUs.
+	Start(ctx context.Context, plan Plan) error
+	// Remove deletes the jail, its disks and its sockets. The cgroup must be
+	// empty. What is not there is no error.
+	Remove(ctx context.Context, host string) error
+	// List names all jails that this node made.
+	List(ctx context.Context) ([]string, error)
+}
+
+// Agents reaches the guest agents of started microVMs.
+type Agents interface {
+	// Hello waits for the agent's hello. The context bounds the wait.
+	Hello(ctx context.Context, host string) (guestwire.Hello, error)
+	// Client returns a client for the agent of one microVM. It is cheap,
+	// pools its connections, and fails at its first call when there is no VM.
+	Client(host string) *guestwire.Client
+	// Release closes the client's connections.
+	Release(host string)
+}
+
+// Store keeps sandboxes. A write that returned nil survives a crash.
+type Store interface {
+	// InsertSandbox adds a new one. A name that a sandbox that is not stopped
+	// holds is a fault.ResourceAlreadyExists.
+	InsertSandbox(ctx context.Context, s Sandbox) error
+	UpdateSandbox(ctx context.Context, s Sandbox) error
+	// Sandbox finds one by id, or fault.SandboxNotFound.
+	Sandbox(ctx context.Context, id string) (Sandbox, error)
+	Sandboxes(ctx context.Context, q Query) (Page, error)
+	// LiveSandboxes returns all that are not stopped.
+	LiveSandboxes(ctx context.Context) ([]Sandbox, error)
+}
+
+// Images finds an image by id, or fault.ImageNotFound.
+type Images interface {
+	Image(ctx context.Context, id string) (image.Image, error)
+}
+
+// Limits is what the node offers. Every one of them is a setting.
+type Limits struct {
+	Slots      int           // sandboxes at once
+	VCPUs      int           // sum over all sandboxes
+	MemMiB     int           // sum over all sandboxes, guest RAM plus VMOverheadMiB each
+	MaxVCPUs   int           // of one sandbox, 1..32
+	MaxMemMiB  int           // of one sandbox, >= MinMemMiB
+	MaxTTL     time.Duration // of one sandbox
+	ScratchMiB int           // size of each sandbox's scratch disk
+
+	BootTimeout time.Duration // from the first step to the agent's hello
+	StepTimeout time.Duration // of each other step
+}

@@ -1,0 +1,64 @@
+// Package sandbox owns the Sandbox noun: what a caller asked for, the status
+// table, the goroutine that owns each sandbox, the steps that make its microVM
+// and undo them, and admission to the node.
+//
+// It knows no wire types, no HTTP, no SQL and no kernel interface: what it
+// needs of the host it declares in ports.go, and adapters provide it.
+//
+// States: starting -> running -> stopped, starting -> stopped. A stopped
+// sandbox stays readable and never comes back.
+package sandbox
+
+import (
+	"maps"
+	"time"
+)
+
+// Sandbox is an immutable copy of what is known of one sandbox.
+type Sandbox struct {
+	ID         string
+	Image      string // the image's id
+	Name       string // unique among sandboxes that are not stopped; "" is none
+	Tags       map[string]string
+	VCPUs      int
+	MemMiB     int
+	TTL        time.Duration // from Created
+	State      State
+	StopReason StopReason // set when stopped
+	Reason     Reason     // says more than StopReason where there is more
+	Boot       Boot       // how the microVM came up; "" until it did
+	Slot       int        // the node's slot it holds; meaningless when stopped
+	Created    time.Time
+	Stopped    time.Time // zero until stopped
+}
+
+// Expires is when the TTL ends.
+func (s Sandbox) Expires() time.Time { return s.Created.Add(s.TTL) }
+
+func (s Sandbox) clone() Sandbox {
+	s.Tags = maps.Clone(s.Tags)
+	return s
+}
+
+// Boot says how a microVM came up.
+type Boot string
+
+// The ways to come up. Restore from a snapshot and the warm pool add theirs.
+const BootCold Boot = "cold"
+
+// Query selects sandboxes for a list, newest first.
+type Query struct {
+	State         State  // "" is any
+	Name          string // "" is any
+	TagKey        string // "" is any; else TagValue must match
+	TagValue      string
+	StartingAfter string // ids older than this one
+	EndingBefore  string // ids newer than this one
+	Limit         int    // 1..100
+}
+
+// Page is one page of a list.
+type Page struct {
+	Data    []Sandbox
+	HasMore bool
+}
