@@ -1,0 +1,79 @@
+package execution
+
+import (
+	"path"
+	"strings"
+	"time"
+
+	"github.com/microvmd/microvm/internal/fault"
+)
+
+// Spec is what a caller asks for. A zero value means the default.
+type Spec struct {
+	Cmd     string        // required: a path, or a name that is looked up in PATH
+	Args    []string      // at most 1000
+	Cwd     string        // default the image's working directory, to which a relative one is joined
+	User    string        // default the image's user
+	Timeout time.Duration // default 5 min, whole seconds, up to 24 h
+}
+
+// Bounds and defaults of a Spec.
+const (
+	DefaultTimeout = 5 * time.Minute
+	MaxTimeout     = 24 * time.Hour
+	maxArgs        = 1000
+	maxArgBytes    = 128 << 10 // Linux takes no longer one (MAX_ARG_STRLEN)
+	maxAllBytes    = 512 << 10
+	maxPath        = 4096
+	maxUser        = 32
+)
+
+func (s Spec) fill() (Spec, error) {
+	if s.Cmd == "" {
+		return s, &fault.Error{Code: fault.ParameterMissing, Param: "cmd", Message: "cmd is required: the program to run; its arguments go into args"}
+	}
+	if s.Timeout == 0 {
+		s.Timeout = DefaultTimeout
+	}
+	if s.Timeout < time.Second || s.Timeout > MaxTimeout {
+		return s, fault.Param("timeout_seconds", "timeout_seconds must be 1 to %d", int(MaxTimeout.Seconds()))
+	}
+	if len(s.Args) > maxArgs {
+		return s, fault.Param("args", "args must be at most %d", maxArgs)
+	}
+	total := 0
+	for i, arg := range append([]string{s.Cmd}, s.Args...) {
+		name := "args"
+		if i == 0 {
+			name = "cmd"
+		}
+		if len(arg) >= maxArgBytes || strings.ContainsRune(arg, 0) {
+			return s, fault.Param(name, "%s must be shorter than %d bytes and hold no NUL", name, maxArgBytes)
+		}
+		total += len(arg) + 1
+	}
+	if total > maxAllBytes {
+		return s, fault.Param("args", "cmd and args together must be at most %d bytes", maxAllBytes)
+	}
+	if len(s.Cwd) >= maxPath || strings.ContainsRune(s.Cwd, 0) {
+		return s, fault.Param("cwd", "cwd must be shorter than %d bytes and hold no NUL", maxPath)
+	}
+	if s.Cwd != "" {
+		s.Cwd = path.Clean(s.Cwd)
+	}
+	if len(s.User) > maxUser || strings.ContainsAny(s.User, "\x00:/\n") {
+		return s, fault.Param("user", "user must be a user's name in the image, at most %d bytes", maxUser)
+	}
+	return s, nil
+}
+
+// Tail is what a ring still has of one stream.
+type Tail struct {
+	Bytes  []byte
+	Offset int64 // of Bytes[0] in all that was written; > 0 says that the front fell out
+}
+
+// Output is what is kept of an execution's two streams.
+type Output struct {
+	Stdout, Stderr Tail
+}

@@ -1,0 +1,76 @@
+package sandbox
+
+import (
+	"regexp"
+	"time"
+
+	"github.com/microvmd/microvm/internal/fault"
+)
+
+// Spec is what a caller asks for. A zero value means the default.
+type Spec struct {
+	Image  string            // required
+	Name   string            // 0..64 characters of a-z 0-9 '-' '_' '.', starts with a letter or digit
+	Tags   map[string]string // at most 10; keys 1..64 and values 0..256 bytes
+	VCPUs  int               // default 1
+	MemMiB int               // default 256
+	TTL    time.Duration     // default 15 min, whole seconds
+}
+
+// The defaults of a Spec.
+const (
+	DefaultVCPUs  = 1
+	DefaultMemMiB = 256
+	DefaultTTL    = 15 * time.Minute
+
+	// MinMemMiB is the least memory with which a guest of ours boots.
+	MinMemMiB = 128
+
+	maxTags     = 10
+	maxTagKey   = 64
+	maxTagValue = 256
+)
+
+var nameForm = regexp.MustCompile(`^[a-z0-9][a-z0-9._-]{0,63}$`)
+
+// fill puts the defaults in and checks every field against the node's limits.
+// The first field that is wrong is named.
+func (s Spec) fill(limits Limits) (Spec, error) {
+	if s.Image == "" {
+		return s, &fault.Error{Code: fault.ParameterMissing, Param: "image", Message: "image is required; GET /v1/images lists what this node has"}
+	}
+	if s.Name != "" && !nameForm.MatchString(s.Name) {
+		return s, fault.Param("name", "name must be 1 to 64 characters of a-z, 0-9, '-', '_' and '.', and start with a letter or digit")
+	}
+	if s.VCPUs == 0 {
+		s.VCPUs = DefaultVCPUs
+	}
+	if s.MemMiB == 0 {
+		s.MemMiB = DefaultMemMiB
+	}
+	if s.TTL == 0 {
+		s.TTL = DefaultTTL
+	}
+	if s.VCPUs < 1 || s.VCPUs > limits.MaxVCPUs {
+		return s, fault.Param("vcpus", "vcpus must be 1 to %d on this node", limits.MaxVCPUs)
+	}
+	if s.MemMiB < MinMemMiB || s.MemMiB > limits.MaxMemMiB {
+		return s, fault.Param("mem_mib", "mem_mib must be %d to %d on this node", MinMemMiB, limits.MaxMemMiB)
+	}
+	if s.TTL < time.Second || s.TTL > limits.MaxTTL {
+		return s, fault.Param("ttl_seconds", "ttl_seconds must be 1 to %d on this node", int(limits.MaxTTL.Seconds()))
+	}
+	return s, s.checkTags()
+}
+
+func (s Spec) checkTags() error {
+	if len(s.Tags) > maxTags {
+		return fault.Param("tags", "tags must be at most %d", maxTags)
+	}
+	for key, value := range s.Tags {
+		if key == "" || len(key) > maxTagKey || len(value) > maxTagValue {
+			return fault.Param("tags", "a tag's key must be 1 to %d bytes and its value at most %d", maxTagKey, maxTagValue)
+		}
+	}
+	return nil
+}
