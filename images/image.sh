@@ -1,0 +1,107 @@
+# shellcheck shell=bash
+# The steps that every image recipe shares; sourced by images/<id>/build.sh, which sets
+#   id        name of the image
+#   language  what it is for ("" for none), and version_command, which prints its version inside the image
+#   packages  Debian packages on top of base_packages
+#   customize (optional function) changes the tree in $1 after the packages are in
+# and calls build_image OUTDIR. Makes OUTDIR/rootfs.erofs and OUTDIR/image.json. Needs root and mmdebstrap.
+
+release=trixie
+user_path=/home/user/.local/bin:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin
+
+# What an agent reaches for without asking. No compilers (300 MB) and no ssh (no network by default):
+# sudo apt-get brings them. iproute2: the first question about a network is `ip addr`.
+base_packages=(ca-certificates curl git iproute2 jq less patch procps sudo unzip xz-utils zip zstd)
+
+say() { echo "image $id: $*" >&2; }
+die() { say "$*"; exit 1; }
+
+# File times decide whether a .pyc is current, so package times stay as they are. What the build itself wrote
+# gets the newest time of a packaged file: the same packages give the same image.
+settle_times() {
+  local root=$1 start=$2 newest
+  newest=$(find "$root" -xdev -type f ! -newermt "@$start" -printf '%T@\n' | sort -n | tail -n 1)
+  newest=${newest%.*}
+  find "$root" -xdev -newermt "@$start" -exec touch --no-dereference --date="@$newest" {} +
+  echo "$newest"
+}
+
+# dpkg keeps these options, so a later apt-get in a sandbox leaves documentation out as well.
+dpkg_options=(
+  --dpkgopt='path-exclude=/usr/share/doc/*' --dpkgopt='path-include=/usr/share/doc/*/copyright'
+  --dpkgopt='path-exclude=/usr/share/man/*' --dpkgopt='path-exclude=/usr/share/info/*'
+  --dpkgopt='path-exclude=/usr/share/locale/*' --dpkgopt='path-exclude=/usr/share/lintian/*'
+)
+
+add_user() {
+  local root=$1
+  chroot "$root" groupadd --gid 1000 user
+  chroot "$root" useradd --uid 1000 --gid 1000 --create-home --shell /bin/bash user
+  echo 'user ALL=(ALL:ALL) NOPASSWD: ALL' > "$root/etc/sudoers.d/user"
+  chmod 0440 "$root/etc/sudoers.d/user"
+  install -d -o 1000 -g 1000 "$root/workspace"
+  # A login shell resets PATH: keep it the same as image.json's.
+  # shellcheck disable=SC2016 # the profile expands it, not this script
+  printf 'export PATH=%s LANG=C.UTF-8\n' "$user_path" > "$root/etc/profile.d/path.sh"
+  sed -i "s|^Defaults.*secure_path=.*|Defaults secure_path=\"$user_path\"|" "$root/etc/sudoers"
+}
+
+# Nothing of the build host, no caches, no logs, no identity: the agent gives each sandbox its own.
+clean() {
+  local root=$1
+  rm -rf "$root"/var/lib/apt/lists/* "$root"/var/cache/{apt,debconf,ldconfig}/* "$root"/var/log/* "$root"/tmp/* \
+    "$root"/var/lib/dpkg/*-old "$root"/etc/*- "$root"/root/.cache "$root"/run/*
+  : > "$root/etc/resolv.conf"
+  : > "$root/etc/machine-id"
+  echo sandbox > "$root/etc/hostname"
+  printf '127.0.0.1 localhost sandbox\n::1 localhost ip6-localhost\n' > "$root/etc/hosts"
+}
+
+build_image() {
+  local out=$1 work tools root start epoch arch count version size digest
+  [[ $(id -u) = 0 ]] || die "needs root: the tree has foreign owners and devices"
+  command -v mmdebstrap > /dev/null || die "needs the Debian package mmdebstrap"
+  work=$(mktemp -d)
+  # shellcheck disable=SC2064 # the path of now
+  trap "rm -rf --one-file-system '$work'" EXIT
+  tools=$work/tools root=$work/tools/image
+  say "making a $release root for mkfs.erofs, so that the file format does not depend on the host"
+  mmdebstrap --quiet --variant=minbase --include=erofs-utils "$release" "$tools"
+  start=$(date +%s)
+  say "installing Debian $release packages"
+  mmdebstrap --quiet --variant=minbase "${dpkg_options[@]}" \
+    --include="$(IFS=,; echo "${base_packages[*]}${packages[*]:+,${packages[*]}}")" "$release" "$root"
+  add_user "$root"
+  if declare -F customize > /dev/null; then customize "$root"; fi
+  clean "$root"
+  arch=$(chroot "$root" dpkg --print-architecture)
+  count=$(chroot "$root" dpkg-query -f '.\n' -W | wc -l)
+  version=$(chroot "$root" sh -c "$version_command")
+  epoch=$(settle_times "$root" "$start")
+  say "writing the file system"
+  mkdir -p "$out"
+  chroot "$tools" mkfs.erofs --quiet -z lz4hc -U 6d696372-6f76-4d00-8000-000000000000 -T "$epoch" --mkfs-time /rootfs.erofs /image
+  mv "$tools/rootfs.erofs" "$out/rootfs.erofs"
+  chmod 0444 "$out/rootfs.erofs"
+  size=$(stat -c %s "$out/rootfs.erofs")
+  digest=$(sha256sum "$out/rootfs.erofs" | cut -d' ' -f1)
+  cat > "$out/image.json" <<EOF
+{
+  "id": "$id",
+  "language": "$language",
+  "language_version": "$version",
+  "arch": "$arch",
+  "size_bytes": $size,
+  "digest": "sha256:$digest",
+  "format": "erofs",
+  "env": {"PATH": "$user_path", "HOME": "/home/user", "LANG": "C.UTF-8"},
+  "workdir": "/workspace",
+  "uid": 1000,
+  "gid": 1000,
+  "user": "user",
+  "debian_release": "$release",
+  "packages_count": $count
+}
+EOF
+  say "done: $((size / 1048576)) MiB, $count packages"
+}
