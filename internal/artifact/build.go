@@ -1,0 +1,187 @@
+package artifact
+
+import (
+	"bytes"
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path"
+	"path/filepath"
+	"strings"
+	"time"
+)
+
+// Recipe is something that is built once into the cache and found there by
+// its key afterwards. It has no checksum: what it is made from is its key.
+type Recipe struct {
+	// Name of its folder in the cache: lower case letters, digits, - and dot.
+	Name string
+	// Key is a name for everything the result depends on, such as a hash;
+	// lower case letters, digits, - and dot.
+	Key string
+	// Run fills outdir, which is empty. progress takes one line on what is
+	// being waited for. outdir is renamed afterwards: nothing in it may hold
+	// its path.
+	Run func(ctx context.Context, outdir string, progress func(string)) error
+}
+
+// Build returns the folder <cache>/<name>/<key>, made by the recipe unless it
+// is there. Two callers at once build once; a failed or killed build leaves
+// nothing that a later call would take for a result. The content is not hashed
+// again when it is found: a root file system is too large for that.
+func (s *Store) Build(ctx context.Context, recipe Recipe) (dir string, err error) {
+	start := time.Now()
+	cached := false
+	defer func() {
+		event := Event{Artifact: recipe.Name, State: Done, Text: "built", Took: time.Since(start)}
+		if cached {
+			event.Text = "from cache"
+		}
+		if err != nil {
+			err = fmt.Errorf("build %s: %w", recipe.Name, err)
+			event.State, event.Text = Failed, err.Error()
+		}
+		s.options.Progress(event)
+	}()
+	if !namePattern.MatchString(recipe.Name) || !namePattern.MatchString(recipe.Key) {
+		return "", fmt.Errorf("name %q or key %q is malformed", recipe.Name, recipe.Key)
+	}
+	for _, e := range s.manifest.Artifacts {
+		if e.Name == recipe.Name {
+			return "", errors.New("an artifact of the manifest has that name")
+		}
+	}
+	for _, reserved := range []string{locksFolder, partialFolder, logsFolder} {
+		if recipe.Name == reserved {
+			return "", errors.New("the cache uses that name itself")
+		}
+	}
+	report := s.reporter(recipe.Name)
+	unlock, err := s.lock(ctx, recipe.Name, report)
+	if err != nil {
+		return "", err
+	}
+	defer unlock()
+	dir = filepath.Join(s.dir, recipe.Name, recipe.Key)
+	if _, err := os.Lstat(dir); err == nil && s.allows(Cache) {
+		cached = true
+		return dir, nil
+	}
+	if !s.allows(Build) {
+		return "", errors.New("not in the cache, and building is not allowed by the list of sources")
+	}
+	return s.place(recipe.Name, recipe.Key, func(tmp string) error {
+		if err := recipe.Run(ctx, tmp, report); err != nil {
+			return err
+		}
+		return context.Cause(ctx)
+	})
+}
+
+// recipeFolders lists what a recipe depends on: its own folder, and every
+// folder that is no recipe itself (shared scripts).
+func (s *Store) recipeFolders(o origin) ([]string, error) {
+	if s.options.Recipes == nil {
+		return nil, errors.New("read recipes: none are given")
+	}
+	if _, err := fs.Stat(s.options.Recipes, path.Join(o.Recipe, "build.sh")); err != nil {
+		return nil, fmt.Errorf("read recipe %s: %w", o.Recipe, err)
+	}
+	entries, err := fs.ReadDir(s.options.Recipes, ".")
+	if err != nil {
+		return nil, fmt.Errorf("read recipes: %w", err)
+	}
+	var folders []string
+	for _, item := range entries {
+		if !item.IsDir() {
+			continue
+		}
+		_, err := fs.Stat(s.options.Recipes, path.Join(item.Name(), "build.sh"))
+		if item.Name() == o.Recipe || errors.Is(err, fs.ErrNotExist) {
+			folders = append(folders, item.Name())
+		}
+	}
+	return folders, nil
+}
+
+// walkRecipe visits every file of a recipe in a fixed order.
+func (s *Store) walkRecipe(o origin, visit func(name string, text []byte) error) error {
+	folders, err := s.recipeFolders(o)
+	if err != nil {
+		return err
+	}
+	for _, folder := range folders {
+		err := fs.WalkDir(s.options.Recipes, folder, func(name string, item fs.DirEntry, err error) error {
+			if err != nil || item.IsDir() {
+				return err
+			}
+			text, err := fs.ReadFile(s.options.Recipes, name)
+			if err != nil {
+				return err
+			}
+			return visit(name, text)
+		})
+		if err != nil {
+			return fmt.Errorf("read recipe %s: %w", o.Recipe, err)
+		}
+	}
+	return nil
+}
+
+// recipeKey is a hash over the recipe's files and the architecture.
+func (s *Store) recipeKey(o origin) (string, error) {
+	hash := sha256.New()
+	fmt.Fprintf(hash, "%s\n%s\n", o.Recipe, s.options.Arch)
+	err := s.walkRecipe(o, func(name string, text []byte) error {
+		sum := sha256.Sum256(text)
+		fmt.Fprintf(hash, "%s %x\n", name, sum)
+		return nil
+	})
+	return hex.EncodeToString(hash.Sum(nil))[:32], err
+}
+
+// fromRecipe writes the recipe to a folder and runs its build.sh with bash.
+// Standard error becomes progress; all output is kept in the cache's logs.
+func (s *Store) fromRecipe(ctx context.Context, name string, o origin, outdir string, report func(string)) error {
+	work, err := os.MkdirTemp(filepath.Dir(outdir), tempPrefix+"recipe-")
+	if err != nil {
+		return fmt.Errorf("run recipe: %w", err)
+	}
+	defer os.RemoveAll(work) //nolint:errcheck // scripts only; nothing depends on it
+	err = s.walkRecipe(o, func(name string, text []byte) error {
+		full := filepath.Join(work, filepath.FromSlash(name))
+		mode := fs.FileMode(0o644)
+		if strings.HasSuffix(name, ".sh") || bytes.HasPrefix(text, []byte("#!")) {
+			mode = 0o755 // an embedded file has lost its mode
+		}
+		if err := os.MkdirAll(filepath.Dir(full), 0o755); err != nil {
+			return err
+		}
+		return os.WriteFile(full, text, mode)
+	})
+	if err != nil {
+		return err
+	}
+	logName := filepath.Join(s.dir, logsFolder, name+".log")
+	file, err := os.Create(logName)
+	if err != nil {
+		return fmt.Errorf("run recipe: %w", err)
+	}
+	defer file.Close() //nolint:errcheck // a log
+	report("running " + o.Recipe + "/build.sh")
+	err = command{
+		args:   []string{"bash", filepath.Join(work, o.Recipe, "build.sh"), outdir},
+		dir:    work,
+		env:    []string{"MICROVM_ARCH=" + s.options.Arch},
+		log:    &logFile{file: file, left: maxLogBytes},
+		report: report,
+	}.run(ctx)
+	if err != nil {
+		return fmt.Errorf("%w\n  all of its output: %s", err, logName)
+	}
+	return nil
+}
