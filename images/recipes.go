@@ -7,7 +7,7 @@ package images
 import "embed"
 
 // Recipes holds one folder per recipe, each with a build.sh OUTDIR, and the
-// folders of scripts that they share. File modes are not kept.
+// scripts that they share. File modes are not kept.
 //
-//go:embed all:*/*
+//go:embed *.sh all:*/*
 var Recipes embed.FS
