@@ -82,9 +82,9 @@ func (s *Store) Build(ctx context.Context, recipe Recipe) (dir string, err error
 	})
 }
 
-// recipeFolders lists what a recipe depends on: its own folder, and every
-// folder that is no recipe itself (shared scripts).
-func (s *Store) recipeFolders(o origin) ([]string, error) {
+// recipeRoots lists what a recipe depends on: its own folder, and every file
+// and folder beside it that is no other recipe (shared scripts).
+func (s *Store) recipeRoots(o origin) ([]string, error) {
 	if s.options.Recipes == nil {
 		return nil, errors.New("read recipes: none are given")
 	}
@@ -95,28 +95,26 @@ func (s *Store) recipeFolders(o origin) ([]string, error) {
 	if err != nil {
 		return nil, fmt.Errorf("read recipes: %w", err)
 	}
-	var folders []string
+	var roots []string
 	for _, item := range entries {
-		if !item.IsDir() {
-			continue
-		}
-		_, err := fs.Stat(s.options.Recipes, path.Join(item.Name(), "build.sh"))
-		if item.Name() == o.Recipe || errors.Is(err, fs.ErrNotExist) {
-			folders = append(folders, item.Name())
+		_, err := fs.Stat(s.options.Recipes, path.Join(item.Name(), "build.sh")) // fails for a file, too
+		if item.Name() == o.Recipe || err != nil {
+			roots = append(roots, item.Name())
 		}
 	}
-	return folders, nil
+	return roots, nil
 }
 
-// walkRecipe visits every file of a recipe in a fixed order.
+// walkRecipe visits every file of a recipe in a fixed order. Go source and
+// prose are left out: a word changed in them must not rebuild a kernel.
 func (s *Store) walkRecipe(o origin, visit func(name string, text []byte) error) error {
-	folders, err := s.recipeFolders(o)
+	roots, err := s.recipeRoots(o)
 	if err != nil {
 		return err
 	}
-	for _, folder := range folders {
-		err := fs.WalkDir(s.options.Recipes, folder, func(name string, item fs.DirEntry, err error) error {
-			if err != nil || item.IsDir() {
+	for _, root := range roots {
+		err := fs.WalkDir(s.options.Recipes, root, func(name string, item fs.DirEntry, err error) error {
+			if err != nil || item.IsDir() || path.Ext(name) == ".go" || path.Ext(name) == ".md" {
 				return err
 			}
 			text, err := fs.ReadFile(s.options.Recipes, name)
@@ -146,12 +144,19 @@ func (s *Store) recipeKey(o origin) (string, error) {
 
 // fromRecipe writes the recipe to a folder and runs its build.sh with bash.
 // Standard error becomes progress; all output is kept in the cache's logs.
-func (s *Store) fromRecipe(ctx context.Context, name string, o origin, outdir string, report func(string)) error {
+func (s *Store) fromRecipe(ctx context.Context, name string, o origin, outdir string, report func(string)) (err error) {
 	work, err := os.MkdirTemp(filepath.Dir(outdir), tempPrefix+"recipe-")
 	if err != nil {
 		return fmt.Errorf("run recipe: %w", err)
 	}
-	defer os.RemoveAll(work) //nolint:errcheck // scripts only; nothing depends on it
+	defer func() { err = joinQuiet(err, removeTree(work)) }()
+	// Scratch space beside the result, and not in /tmp, which is memory on some
+	// systems: a kernel's objects and a root file system need gigabytes. What a
+	// killed script leaves there is swept by the next maker.
+	scratch := filepath.Join(work, tempPrefix+"scratch")
+	if err := errors.Join(os.Mkdir(scratch, 0o755), os.Chmod(work, 0o755)); err != nil {
+		return fmt.Errorf("run recipe: %w", err)
+	}
 	err = s.walkRecipe(o, func(name string, text []byte) error {
 		full := filepath.Join(work, filepath.FromSlash(name))
 		mode := fs.FileMode(0o644)
@@ -176,7 +181,7 @@ func (s *Store) fromRecipe(ctx context.Context, name string, o origin, outdir st
 	err = command{
 		args:   []string{"bash", filepath.Join(work, o.Recipe, "build.sh"), outdir},
 		dir:    work,
-		env:    []string{"MICROVM_ARCH=" + s.options.Arch},
+		env:    []string{"MICROVM_ARCH=" + s.options.Arch, "TMPDIR=" + scratch},
 		log:    &logFile{file: file, left: maxLogBytes},
 		report: report,
 	}.run(ctx)

@@ -131,7 +131,7 @@ func (s *Store) place(name, key string, fill func(tmp string) error) (dir string
 // joinQuiet adds a clean-up error to the one that matters, if there is one.
 func joinQuiet(err, cleanup error) error {
 	if cleanup == nil {
-		return err
+		return err // unwrapped
 	}
 	return errors.Join(err, fmt.Errorf("clean up: %w", cleanup))
 }

@@ -135,11 +135,16 @@ func seal(dir, key string, e entry, v version, o origin) error {
 		made.Files = append(made.Files, File{Name: name, SHA256: sum, Size: size})
 	}
 	if e.Kind == KindImage {
-		id, err := imageID(filepath.Join(dir, "image.json"))
+		image, err := readImage(filepath.Join(dir, "image.json"))
 		if err != nil {
 			return err
 		}
-		made.ID = id
+		for _, f := range made.Files {
+			if strings.HasPrefix(f.Name, "rootfs.") && image.Digest != "sha256:"+f.SHA256 {
+				return fmt.Errorf("check image.json: digest %.80q is not that of %s, sha256:%s", image.Digest, f.Name, f.SHA256)
+			}
+		}
+		made.ID = image.ID
 	}
 	text, err := json.MarshalIndent(made, "", "  ")
 	if err != nil {
@@ -153,21 +158,25 @@ func seal(dir, key string, e entry, v version, o origin) error {
 
 var idPattern = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9_-]{0,63}$`)
 
-func imageID(name string) (string, error) {
+// imageFile is what this package reads of an image's metadata.
+type imageFile struct {
+	ID     string `json:"id"`
+	Digest string `json:"digest"` // of the root file system: "sha256:" and 64 digits
+}
+
+func readImage(name string) (imageFile, error) {
 	text, err := readSmall(name)
 	if err != nil {
-		return "", fmt.Errorf("read image.json: %w", err)
+		return imageFile{}, fmt.Errorf("read image.json: %w", err)
 	}
-	var image struct {
-		ID string `json:"id"`
-	}
+	var image imageFile
 	if err := json.Unmarshal(text, &image); err != nil {
-		return "", fmt.Errorf("read image.json: %w", err)
+		return imageFile{}, fmt.Errorf("read image.json: %w", err)
 	}
 	if !idPattern.MatchString(image.ID) {
-		return "", fmt.Errorf("read image.json: id %.80q is not letters, digits, - and _", image.ID)
+		return imageFile{}, fmt.Errorf("read image.json: id %.80q is not letters, digits, - and _", image.ID)
 	}
-	return image.ID, nil
+	return image, nil
 }
 
 func readSmall(name string) ([]byte, error) {
