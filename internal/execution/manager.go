@@ -1,0 +1,232 @@
+package execution
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/microvmd/microvm/internal/fault"
+	"github.com/microvmd/microvm/internal/guestwire"
+	"github.com/microvmd/microvm/internal/ident"
+	"github.com/microvmd/microvm/internal/sandbox"
+)
+
+// Sandboxes gives the use of a running sandbox. *sandbox.Manager has it.
+type Sandboxes interface {
+	Get(ctx context.Context, id string) (sandbox.Sandbox, error)
+	Use(ctx context.Context, id string) (*sandbox.Session, error)
+}
+
+// Config is what a Manager is built from. Every field is required.
+type Config struct {
+	Store     Store
+	Sandboxes Sandboxes
+	Dir       string // output rings: <Dir>/<sandbox>/<execution>/{stdout,stderr}
+	Logger    *slog.Logger
+
+	// AgentTimeout is how long the guest agent may be silent before its
+	// sandbox is ended.
+	AgentTimeout time.Duration
+	// KillTimeout is how long a kill may stay unconfirmed before the sandbox
+	// is ended: a guest can lie and stall.
+	KillTimeout time.Duration
+}
+
+// Manager starts executions, follows them and answers for them afterwards. It
+// is safe for concurrent use.
+type Manager struct {
+	cfg  Config
+	runs sync.WaitGroup
+
+	mu   sync.Mutex
+	live map[string]*run // guarded by mu; by execution id, until finished
+}
+
+// New makes a Manager. Call Recover before the first Start.
+func New(cfg Config) *Manager {
+	return &Manager{cfg: cfg, live: map[string]*run{}}
+}
+
+// Start starts one command in a running sandbox. A command that the guest
+// cannot start is a result (status failed), not an error.
+func (m *Manager) Start(ctx context.Context, sandboxID string, spec Spec) (Execution, error) {
+	spec, err := spec.fill()
+	if err != nil {
+		return Execution{}, err
+	}
+	session, err := m.cfg.Sandboxes.Use(ctx, sandboxID)
+	if err != nil {
+		return Execution{}, err
+	}
+	e := Execution{
+		ID: ident.New(ident.Execution), Sandbox: sandboxID, Cmd: spec.Cmd, Args: slices.Clone(spec.Args),
+		Cwd: spec.Cwd, User: spec.User, Timeout: spec.Timeout, Status: Running, Created: time.Now(),
+	}
+	// From here on nothing depends on the caller's connection.
+	ctx = context.WithoutCancel(ctx)
+	if err := m.cfg.Store.InsertExecution(ctx, e); err != nil {
+		return Execution{}, err
+	}
+	r := newRun(m, e, session)
+	m.mu.Lock()
+	m.live[e.ID] = r
+	m.mu.Unlock()
+	m.runs.Go(func() { r.follow(ctx) })
+	<-r.started
+	return r.snapshot(), nil
+}
+
+// Get finds an execution in any status.
+func (m *Manager) Get(ctx context.Context, sandboxID, id string) (Execution, error) {
+	if _, err := m.cfg.Sandboxes.Get(ctx, sandboxID); err != nil {
+		return Execution{}, err
+	}
+	if !ident.Valid(ident.Execution, id) {
+		return Execution{}, NotFound()
+	}
+	if r := m.run(id); r != nil && r.sandboxID == sandboxID {
+		return r.snapshot(), nil
+	}
+	return m.cfg.Store.Execution(ctx, sandboxID, id)
+}
+
+// Wait returns the execution when it has ended, or as it is after d.
+func (m *Manager) Wait(ctx context.Context, sandboxID, id string, d time.Duration) (Execution, error) {
+	e, err := m.Get(ctx, sandboxID, id)
+	if err != nil || e.Status != Running {
+		return e, err
+	}
+	if r := m.run(id); r != nil {
+		timer := time.NewTimer(d)
+		defer timer.Stop()
+		select {
+		case <-r.finished:
+		case <-timer.C:
+		case <-ctx.Done():
+			return Execution{}, ctx.Err()
+		}
+	}
+	return m.Get(ctx, sandboxID, id)
+}
+
+// List returns one page of a sandbox's executions, newest first.
+func (m *Manager) List(ctx context.Context, q Query) (Page, error) {
+	if _, err := m.cfg.Sandboxes.Get(ctx, q.Sandbox); err != nil {
+		return Page{}, err
+	}
+	return m.cfg.Store.Executions(ctx, q)
+}
+
+// Output returns what is kept of an execution's output, also while it runs and
+// after its sandbox is gone.
+func (m *Manager) Output(ctx context.Context, sandboxID, id string) (Output, error) {
+	e, err := m.Get(ctx, sandboxID, id)
+	if err != nil {
+		return Output{}, err
+	}
+	if r := m.run(id); r != nil {
+		return r.output()
+	}
+	return readOutput(m.dir(e))
+}
+
+func readOutput(dir string) (out Output, err error) {
+	if out.Stdout, err = readTail(filepath.Join(dir, "stdout")); err != nil {
+		return Output{}, fmt.Errorf("read stdout: %w", err)
+	}
+	if out.Stderr, err = readTail(filepath.Join(dir, "stderr")); err != nil {
+		return Output{}, fmt.Errorf("read stderr: %w", err)
+	}
+	return out, nil
+}
+
+// readTail reads a whole ring. A stream to which nothing was written has no file.
+func readTail(path string) (Tail, error) {
+	ring, err := OpenRing(path)
+	if errors.Is(err, os.ErrNotExist) {
+		return Tail{}, nil
+	}
+	if err != nil {
+		return Tail{}, err
+	}
+	defer func() { _ = ring.Close() }()
+	return ring.tail()
+}
+
+// Recover settles executions that an earlier daemon left running: no VM is
+// left under them.
+func (m *Manager) Recover(ctx context.Context) error {
+	left, err := m.cfg.Store.RunningExecutions(ctx)
+	if err != nil {
+		return fmt.Errorf("recover executions: %w", err)
+	}
+	for _, e := range left {
+		e.Status, e.Reason, e.Finished = Vanished, HostRestarted, time.Now()
+		if sb, err := m.cfg.Sandboxes.Get(ctx, e.Sandbox); err == nil && vanishReasons[sb.Reason] != "" {
+			e.Reason = vanishReasons[sb.Reason] // the sandbox had ended before the daemon did
+		}
+		if err := m.cfg.Store.FinishExecution(ctx, e); err != nil {
+			return fmt.Errorf("recover executions: %w", err)
+		}
+	}
+	return nil
+}
+
+// Forget removes the kept output of sandboxes that are no longer listed.
+func (m *Manager) Forget(sandboxIDs []string) error {
+	var all []error
+	for _, id := range sandboxIDs {
+		all = append(all, os.RemoveAll(filepath.Join(m.cfg.Dir, ident.Host(id))))
+	}
+	return errors.Join(all...)
+}
+
+// Close waits for every execution to be settled. Sandboxes are ended first, so
+// each has an ending to wait for.
+func (m *Manager) Close() { m.runs.Wait() }
+
+func (m *Manager) run(id string) *run {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.live[id]
+}
+
+// settled makes the store the one that answers for an execution that ended.
+func (m *Manager) settled(r *run) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	delete(m.live, r.e.ID)
+	close(r.finished)
+}
+
+func (m *Manager) dir(e Execution) string {
+	return filepath.Join(m.cfg.Dir, ident.Host(e.Sandbox), ident.Host(e.ID))
+}
+
+// NotFound is the answer for an id that names no execution of that sandbox.
+func NotFound() error {
+	return fault.New(fault.ExecutionNotFound, "no such execution in this sandbox; GET /v1/sandboxes/{id}/executions lists them")
+}
+
+// failReasons are the agent's refusals to start, as callers know them.
+var failReasons = map[guestwire.Code]Reason{
+	guestwire.CommandNotFound:  CommandNotFound,
+	guestwire.PermissionDenied: PermissionDenied,
+	guestwire.BadDirectory:     BadDirectory,
+	guestwire.UserNotFound:     UserNotFound,
+}
+
+// vanishReasons are the endings of a sandbox, as its executions show them.
+var vanishReasons = map[sandbox.Reason]Reason{
+	sandbox.ReasonDeleted:       Deleted,
+	sandbox.ReasonTTL:           TTL,
+	sandbox.ReasonVMDied:        VMDied,
+	sandbox.ReasonAgentDied:     AgentDied,
+	sandbox.ReasonHostRestarted: HostRestarted,
+}
