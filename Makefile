@@ -1,0 +1,59 @@
+# Everything that people and CI run. `make` lists the targets.
+SHELL := /bin/bash -euo pipefail
+.DEFAULT_GOAL := help
+export CGO_ENABLED := 0
+
+VERSION := $(shell git describe --tags --always --dirty 2>/dev/null || echo dev)
+LDFLAGS := -s -w -X main.version=$(VERSION)
+TOOL := go tool -modfile=tools.mod
+# Packages whose tests need nothing; those below e2e need a host.
+UNIT = $(shell go list ./... | grep -v '/e2e')
+
+.PHONY: help
+help: ## list the targets
+	@awk -F':.*## ' '/^[a-z0-9-]+:.*## /{printf "  make %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+.PHONY: build
+build: ## build microvmd, microvm and guestd into bin/
+	go build -trimpath -ldflags '$(LDFLAGS)' -o bin/ ./cmd/...
+
+.PHONY: up
+up: build ## install, build and fetch what is missing, start a host, run a first sandbox
+	bin/microvm up
+
+.PHONY: down
+down: build ## stop what `make up` started
+	bin/microvm down
+
+.PHONY: test
+test: ## all tests; what CI runs
+	@./hack/timed.sh check test-unit test-e2e
+
+.PHONY: check
+check: ## format, lint, generated code, import rules, cross-build for arm64
+	@./hack/check.sh
+
+.PHONY: test-unit
+test-unit: ## tests that need nothing
+	go test -count=1 $(UNIT)
+	cd sdk/go && go test -count=1 ./...
+
+.PHONY: test-e2e
+test-e2e: build ## boot real microVMs: on this machine with KVM, else in the emulated host
+	@./e2e/run.sh
+
+.PHONY: bench
+bench: build ## measure each figure beside its floor
+	@./e2e/run.sh bench
+
+.PHONY: generate
+generate: ## make generated code anew
+	./api/generate.sh
+
+.PHONY: format
+format: ## format the Go code
+	$(TOOL) gofumpt -w $$(git ls-files '*.go' | grep -v /gen/)
+
+.PHONY: clean
+clean: ## remove what was built here (not the cache, not a machine)
+	rm -rf bin

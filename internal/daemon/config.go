@@ -1,0 +1,60 @@
+package daemon
+
+import (
+	"errors"
+	"fmt"
+	"log/slog"
+	"path/filepath"
+	"regexp"
+	"time"
+
+	"github.com/microvmd/microvm/internal/sandbox"
+)
+
+// Config is everything that a daemon is told. cmd/microvmd fills it from flags
+// and the environment; nothing else is read.
+type Config struct {
+	Instance string // names this daemon's things on the host; a-z 0-9 '-', 1..16
+	StateDir string // absolute; one file system; root's
+	Socket   string // Unix socket for root, no key wanted
+	Listen   string // TCP address, key wanted always; "" is none
+
+	CgroupRoot string // absolute, below /sys/fs/cgroup; nothing else may use it
+	NetnsDir   string // where the empty network namespace is pinned
+	UIDBase    int    // slot n's VMM runs as UIDBase+n
+
+	AllowUnsupportedFirecracker bool
+
+	Limits        sandbox.Limits
+	AgentTimeout  time.Duration // silence of a guest agent after which its sandbox is ended
+	KillTimeout   time.Duration // unconfirmed kill after which a sandbox is ended
+	StoppedRetain time.Duration // how long a stopped sandbox stays readable
+
+	Version string
+	Logger  *slog.Logger
+}
+
+var instanceForm = regexp.MustCompile(`^[a-z0-9][a-z0-9-]{0,15}$`)
+
+// check refuses a configuration that could not work, naming every flag at once.
+func (c Config) check() error {
+	var all []error
+	wrong := func(ok bool, format string, args ...any) {
+		if !ok {
+			all = append(all, fmt.Errorf(format, args...))
+		}
+	}
+	wrong(instanceForm.MatchString(c.Instance), "instance is %q and must be 1 to 16 characters of a-z, 0-9 and '-'", c.Instance)
+	for name, path := range map[string]string{"state-dir": c.StateDir, "socket": c.Socket, "cgroup-root": c.CgroupRoot, "netns-dir": c.NetnsDir} {
+		wrong(filepath.IsAbs(path) && filepath.Clean(path) == path, "%s is %q and must be a clean absolute path", name, path)
+	}
+	// 65536 and up to where systemd gives uids to containers are nobody's.
+	wrong(c.UIDBase >= 1000 && c.UIDBase+c.Limits.Slots < 1<<31, "uid-base is %d and must be at least 1000: a VMM never runs as root or a system user", c.UIDBase)
+	for name, d := range map[string]time.Duration{"agent-timeout": c.AgentTimeout, "kill-timeout": c.KillTimeout, "stopped-retain": c.StoppedRetain} {
+		wrong(d >= time.Second, "%s is %s and must be at least 1s", name, d)
+	}
+	if err := errors.Join(all...); err != nil {
+		return fmt.Errorf("check configuration: %w", err)
+	}
+	return nil
+}
