@@ -1,0 +1,131 @@
+package guest
+
+import (
+	"sync"
+
+	"github.com/microvmd/microvm/internal/guestwire"
+)
+
+// minTail is what every tail may hold whatever the budget says, in bytes.
+const minTail = 4 << 10
+
+// budget bounds the bytes that all tails of an agent hold together, so that
+// many loud programs cannot take the guest's memory through the agent.
+type budget struct {
+	mu   sync.Mutex
+	free int64 // guarded by mu
+}
+
+// take reserves n bytes, all or nothing.
+func (b *budget) take(n int64) bool {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.free < n {
+		return false
+	}
+	b.free -= n
+	return true
+}
+
+func (b *budget) give(n int64) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.free += n
+}
+
+// tail keeps the newest bytes of one stream that the host has not
+// acknowledged, at most guestwire.KeepBytes. Offsets are absolute: the first
+// byte that was ever written has offset 0. It grows by doubling while the
+// budget allows it, lets the oldest bytes fall when it cannot, and gives its
+// memory back when all is acknowledged. It is not safe for concurrent use: the
+// execution's lock guards it.
+type tail struct {
+	budget *budget
+	ring   []byte // len is a power of two, or nil
+	start  int64  // offset of the oldest byte kept
+	end    int64  // offset after the newest byte: all that was ever written
+}
+
+// write appends p. It never fails and never blocks.
+func (t *tail) write(p []byte) {
+	t.end += int64(len(p))
+	if len(p) > guestwire.KeepBytes {
+		p = p[len(p)-guestwire.KeepBytes:]
+	}
+	t.start = max(t.start, t.grow(t.end-t.start))
+	if len(p) > len(t.ring) {
+		p = p[len(p)-len(t.ring):]
+	}
+	at := t.end - int64(len(p))
+	n := copy(t.ring[t.index(at):], p)
+	copy(t.ring, p[n:])
+}
+
+// grow makes room for want bytes as far as it may, and returns the least
+// offset that can be kept from now on. The bytes from start up to what was
+// written before keep their offsets.
+func (t *tail) grow(want int64) int64 {
+	size := int64(max(len(t.ring), minTail))
+	for size < min(want, guestwire.KeepBytes) {
+		size *= 2
+	}
+	for size > int64(len(t.ring)) {
+		if size == minTail || t.budget.take(size-t.charged()) {
+			t.resize(size)
+			break
+		}
+		size /= 2
+	}
+	return t.end - int64(len(t.ring))
+}
+
+// resize moves the kept bytes to a larger ring. Offsets past the old ring are
+// not written yet; what they would show is never read before it is written.
+func (t *tail) resize(size int64) {
+	old := t.ring
+	t.ring = make([]byte, size)
+	if len(old) == 0 {
+		return
+	}
+	from := t.start
+	for from < t.start+int64(len(old)) {
+		i := from & int64(len(old)-1)
+		n := copy(t.ring[t.index(from):], old[i:])
+		from += int64(n)
+	}
+}
+
+// charged is what the tail has taken from the budget.
+func (t *tail) charged() int64 {
+	if len(t.ring) <= minTail {
+		return minTail
+	}
+	return int64(len(t.ring))
+}
+
+// ack lets fall what lies below offset.
+func (t *tail) ack(offset int64) {
+	t.start = max(t.start, min(offset, t.end))
+	if t.start == t.end {
+		t.release()
+	}
+}
+
+// release gives the memory back; offsets stay.
+func (t *tail) release() {
+	t.budget.give(t.charged() - minTail)
+	t.ring, t.start = nil, t.end
+}
+
+// read copies bytes from offset on, or from the oldest kept one if that is
+// later, into p; it returns how many and where the first of them lies.
+func (t *tail) read(p []byte, offset int64) (n int, from int64) {
+	from = max(offset, t.start)
+	p = p[:min(int64(len(p)), max(t.end-from, 0))]
+	for n < len(p) {
+		n += copy(p[n:], t.ring[t.index(from+int64(n)):])
+	}
+	return n, from
+}
+
+func (t *tail) index(offset int64) int64 { return offset & int64(len(t.ring)-1) }
