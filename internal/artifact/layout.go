@@ -216,10 +216,24 @@ func (f StateFile) installed(target string, uid int) bool {
 	return err == nil && sum == f.SHA256
 }
 
-// Installed reads what a state directory says is installed in it. Dir of each
-// Artifact is empty: nothing was hashed. A directory without records is no
-// error.
-func Installed(stateDir string) ([]Artifact, error) {
+// Installation is an artifact as a state directory records it. Nothing of it
+// was hashed.
+type Installation struct {
+	Artifact
+	// Pinned says that this program's manifest has the version. Its checksums
+	// and its Supported are then the manifest's, whatever the record says.
+	Pinned bool
+	// Paths of Files, in their order, relative to the state directory.
+	Paths []string
+}
+
+// Installed reads what a state directory says is installed in it. A directory
+// without records is no error.
+func Installed(stateDir string) ([]Installation, error) {
+	list, err := parseManifest(manifestText)
+	if err != nil {
+		return nil, err
+	}
 	entries, err := os.ReadDir(filepath.Join(stateDir, recordsFolder))
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, nil
@@ -227,7 +241,7 @@ func Installed(stateDir string) ([]Artifact, error) {
 	if err != nil {
 		return nil, fmt.Errorf("read installed artifacts: %w", err)
 	}
-	var found []Artifact
+	var found []Installation
 	for _, item := range entries {
 		if !strings.HasSuffix(item.Name(), ".json") || strings.HasPrefix(item.Name(), ".") {
 			continue
@@ -236,7 +250,30 @@ func Installed(stateDir string) ([]Artifact, error) {
 		if err != nil {
 			return nil, fmt.Errorf("read installed artifacts: %w", err)
 		}
-		found = append(found, a)
+		found = append(found, list.installation(a))
 	}
 	return found, nil
+}
+
+func (m *manifest) installation(a Artifact) Installation {
+	i := Installation{Artifact: a}
+	i.Supported = false
+	folder, _ := a.folder()
+	for _, f := range a.Files {
+		i.Paths = append(i.Paths, path.Join(folder, f.Name))
+	}
+	for _, e := range m.Artifacts {
+		for _, v := range e.Versions {
+			if e.Name != a.Name || v.Version != a.Version || v.Arch != a.Arch || len(v.Files) != len(a.Files) {
+				continue
+			}
+			i.Pinned, i.Supported = true, v.Supported
+			for n, spec := range v.Files {
+				if spec.SHA256 != "" {
+					i.Files[n].SHA256 = spec.SHA256
+				}
+			}
+		}
+	}
+	return i
 }

@@ -10,15 +10,15 @@ package posture
 // Status is the judgement of one finding.
 type Status string
 
-// The statuses, from best to worst; see worse.
+// The statuses, from best to worst.
 const (
 	OK      Status = "ok"      // as wanted
-	Unknown Status = "unknown" // could not be read
 	Warn    Status = "warn"    // works, and is worse than it should be
+	Unknown Status = "unknown" // could not be read: neither good nor bad
 	Fail    Status = "fail"    // a microVM cannot run, or not safely
 )
 
-var rank = map[Status]int{OK: 0, Unknown: 1, Warn: 2, Fail: 3}
+var rank = map[Status]int{OK: 0, Warn: 1, Unknown: 2, Fail: 3}
 
 // Finding is one thing that was looked at.
 type Finding struct {

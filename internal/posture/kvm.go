@@ -34,6 +34,9 @@ type KVMReport struct {
 	MIPS float64 `json:"mips"`
 	// ExitMicros is the time of one exit to the host and back, in microseconds.
 	ExitMicros float64 `json:"exit_us"`
+	// Interpreted says that KVM named an instruction that it cannot interpret:
+	// such a KVM does not boot a Linux guest.
+	Interpreted bool `json:"interpreted"`
 }
 
 // KVMProbe says how to run the probe.
@@ -146,8 +149,9 @@ func judge(f kvmFigures) KVMReport {
 		return KVMReport{Verdict: Unusable, Detail: "the probe brought no figures"}
 	}
 	report := KVMReport{
-		MIPS:       float64(f.Instructions) * 1000 / float64(f.LoopNanos),
-		ExitMicros: float64(f.ExitNanos) / float64(f.Exits) / 1000,
+		Interpreted: f.Interpreted,
+		MIPS:        float64(f.Instructions) * 1000 / float64(f.LoopNanos),
+		ExitMicros:  float64(f.ExitNanos) / float64(f.Exits) / 1000,
 	}
 	report.Verdict = Hardware
 	if f.Interpreted || report.MIPS < hardwareMIPS {
@@ -159,4 +163,26 @@ func judge(f kvmFigures) KVMReport {
 		report.Detail += "; KVM could not interpret a vector instruction"
 	}
 	return report
+}
+
+// Finding makes the report into a finding.
+func (r KVMReport) Finding() Finding {
+	f := Finding{
+		ID: "kvm", Read: fmt.Sprintf("%s: %s", r.Verdict, r.Detail),
+		Wanted: "a /dev/kvm with hardware virtualisation, shown by a timed probe boot",
+	}
+	const elsewhere = "; or run the emulated host: microvm machine start"
+	switch {
+	case r.Verdict == Hardware:
+		f.Status = OK
+	case r.Verdict == Unproven:
+		f.Status, f.Fix = Unknown, "boot a sandbox and see"
+	case r.Verdict == Absent:
+		f.Status, f.Fix = Fail, "turn on virtualisation in the firmware (or nested virtualisation in the cloud's settings) and load kvm_intel or kvm_amd"+elsewhere
+	case r.Verdict == Emulated && !r.Interpreted:
+		f.Status, f.Fix = Warn, "good for trying and testing, never for measuring; for more take a machine with virtualisation"
+	default:
+		f.Status, f.Fix = Fail, "take a machine with virtualisation"+elsewhere
+	}
+	return f
 }
