@@ -1,0 +1,104 @@
+package httpapi
+
+import (
+	"net/http"
+	"path"
+	"strings"
+
+	"github.com/microvmd/microvm/internal/fault"
+)
+
+// route is what the specification says of one operation, as far as it is
+// needed before the generated code runs.
+type route struct {
+	query   map[string]bool // its query parameters
+	keyless bool
+	json    bool // has a JSON body
+	stream  bool // has a body that is streamed and never held
+}
+
+var methods = []string{http.MethodGet, http.MethodPost, http.MethodPut, http.MethodPatch, http.MethodDelete}
+
+// route finds the operation, and refuses what no operation takes.
+func (s *server) route(x *exchange, r *http.Request) {
+	found, ok := s.find(x, r)
+	if !ok {
+		s.fail(x, r, unknownRoute(x, s.allowed(r)))
+		return
+	}
+	if !found.keyless && !Trusted(r.Context()) {
+		if err := s.authenticate(r); err != nil {
+			s.fail(x, r, err)
+			return
+		}
+	}
+	if err := checkQuery(r, found); err != nil {
+		s.fail(x, r, err)
+		return
+	}
+	if err := checkHeader(r, found); err != nil {
+		s.fail(x, r, err)
+		return
+	}
+	if found.json {
+		content, err := readJSON(r, s.MaxBodyBytes)
+		if err != nil {
+			s.fail(x, r, err)
+			return
+		}
+		r.Body = content
+	}
+	s.check(s.mux).ServeHTTP(x, r)
+}
+
+// find sets the exchange's pattern when the path and method have an operation.
+// A path that is not clean is no route: a redirect would lose a body.
+func (s *server) find(x *exchange, r *http.Request) (route, bool) {
+	if r.Method == http.MethodHead || path.Clean(r.URL.EscapedPath()) != r.URL.EscapedPath() {
+		return route{}, false
+	}
+	_, pattern := s.mux.Handler(r)
+	found, ok := s.routes[pattern]
+	if ok {
+		x.pattern = pattern
+	}
+	return found, ok
+}
+
+// allowed lists the methods that the path has.
+func (s *server) allowed(r *http.Request) []string {
+	var allowed []string
+	for _, method := range methods {
+		other := *r
+		other.Method = method
+		if _, ok := s.find(&exchange{}, &other); ok {
+			allowed = append(allowed, method)
+		}
+	}
+	return allowed
+}
+
+// unknownRoute is 404 for a wrong method, too: the code is route_not_found
+// either way, and a code has one status. Allow says what the path has.
+func unknownRoute(x *exchange, allowed []string) error {
+	if len(allowed) == 0 {
+		return fault.New(fault.RouteNotFound, "no such route; /openapi.yaml lists those that exist")
+	}
+	list := strings.Join(allowed, ", ")
+	x.Header().Set("Allow", list)
+	return fault.New(fault.RouteNotFound, "this path does not have this method; it has %s", list)
+}
+
+// authenticate checks the key of a request.
+func (s *server) authenticate(r *http.Request) error {
+	values := r.Header.Values("Authorization")
+	if len(values) == 0 {
+		return fault.New(fault.TokenMissing, "no key came with the request; send 'Authorization: Bearer mvk_...'")
+	}
+	scheme, token, ok := strings.Cut(values[0], " ")
+	token = strings.TrimSpace(token)
+	if len(values) > 1 || !ok || !strings.EqualFold(scheme, "Bearer") || token == "" {
+		return fault.New(fault.TokenInvalid, "the Authorization header is not 'Bearer mvk_...'; send exactly one of that form")
+	}
+	return s.Keys.Verify(r.Context(), token)
+}

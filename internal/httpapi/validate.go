@@ -1,0 +1,230 @@
+package httpapi
+
+import (
+	"context"
+	"encoding/base64"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/http"
+	"strings"
+
+	"github.com/getkin/kin-openapi/openapi3"
+	"github.com/getkin/kin-openapi/openapi3filter"
+	middleware "github.com/oapi-codegen/nethttp-middleware"
+
+	"github.com/microvmd/microvm/api"
+	"github.com/microvmd/microvm/internal/fault"
+	"github.com/microvmd/microvm/internal/httpapi/gen"
+)
+
+// loadSpecification reads the routes and the checks from the specification.
+func (s *server) loadSpecification() error {
+	document, err := openapi3.NewLoader().LoadFromData(api.Specification)
+	if err != nil {
+		return fmt.Errorf("load specification: %w", err)
+	}
+	document.Servers = nil // else the validator compares Host
+	s.routes = map[string]route{}
+	for path, item := range document.Paths.Map() {
+		for method, operation := range item.Operations() {
+			s.routes[method+" "+path] = describe(document, item, operation)
+		}
+	}
+	whole := s.validator(document, openapi3filter.Options{})
+	header := s.validator(document, openapi3filter.Options{ExcludeRequestBody: true})
+	s.check = func(next http.Handler) http.Handler {
+		checked, streamed := whole(next), header(next)
+		return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			if s.routes[exchangeOf(r.Context()).pattern].json {
+				checked.ServeHTTP(w, r) // holds the body in memory
+			} else {
+				streamed.ServeHTTP(w, r)
+			}
+		})
+	}
+	return nil
+}
+
+func describe(document *openapi3.T, item *openapi3.PathItem, operation *openapi3.Operation) route {
+	r := route{query: map[string]bool{}}
+	for _, list := range []openapi3.Parameters{item.Parameters, operation.Parameters} {
+		for _, parameter := range list {
+			if parameter.Value.In == openapi3.ParameterInQuery {
+				r.query[parameter.Value.Name] = true
+			}
+		}
+	}
+	security := document.Security
+	if operation.Security != nil {
+		security = *operation.Security
+	}
+	r.keyless = len(security) == 0
+	if operation.RequestBody != nil {
+		content := operation.RequestBody.Value.Content
+		r.json = content["application/json"] != nil
+		r.stream = content["application/octet-stream"] != nil
+	}
+	return r
+}
+
+func (s *server) validator(document *openapi3.T, options openapi3filter.Options) func(http.Handler) http.Handler {
+	options.AuthenticationFunc = openapi3filter.NoopAuthenticationFunc // see authenticate
+	options.SkipSettingDefaults = true                                 // zero values say the same, see sandbox.Spec
+	return middleware.OapiRequestValidatorWithOptions(document, &middleware.Options{
+		Options:               options,
+		DiscardValidatedValue: true, // the decoder of gen reads the body itself
+		ErrorHandlerWithOpts: func(_ context.Context, err error, w http.ResponseWriter, r *http.Request, _ middleware.ErrorHandlerOpts) {
+			s.fail(w, r, invalid(err))
+		},
+	})
+}
+
+// invalid turns what the validator says into a fault that names the parameter.
+// The validator's own text holds the caller's values: it is neither sent nor logged.
+func invalid(err error) error {
+	var request *openapi3filter.RequestError
+	if !errors.As(err, &request) {
+		return fault.New(fault.RouteNotFound, "no such route; /openapi.yaml lists those that exist")
+	}
+	name := ""
+	if request.Parameter != nil {
+		name = request.Parameter.Name
+	}
+	if errors.Is(err, openapi3filter.ErrInvalidRequired) || errors.Is(err, openapi3filter.ErrInvalidEmptyValue) {
+		if name == "" {
+			return fault.New(fault.BodyInvalid, "the body is missing; send one JSON object")
+		}
+		return missing(name)
+	}
+	var schema *openapi3.SchemaError
+	if errors.As(err, &schema) {
+		return violation(name, schema)
+	}
+	if name != "" {
+		return fault.Param(name, "%s has not the form that it needs; %s", name, expect(request.Parameter.Schema))
+	}
+	return fault.New(fault.BodyInvalid, "the body is not what this route takes; see /openapi.yaml")
+}
+
+func missing(name string) error {
+	return &fault.Error{Code: fault.ParameterMissing, Param: name, Message: name + " is missing; add it to the request"}
+}
+
+// violation words one broken keyword of a schema. query is the name of the
+// parameter, or "" for the body.
+func violation(query string, broken *openapi3.SchemaError) error {
+	for { // the innermost one says most
+		var inner *openapi3.SchemaError
+		if broken.Origin == nil || !errors.As(broken.Origin, &inner) {
+			break
+		}
+		broken = inner
+	}
+	name := query
+	if at := printable(strings.Join(broken.JSONPointer(), ".")); query == "" {
+		name = at
+	}
+	if broken.SchemaField == "required" {
+		return missing(name)
+	}
+	if broken.SchemaField == "properties" || broken.SchemaField == "additionalProperties" {
+		return fault.Param(name, "there is no field %q here; leave it out, or see /openapi.yaml for those that exist", name)
+	}
+	if name == "" {
+		return fault.New(fault.BodyInvalid, "the body must be one JSON object; see /openapi.yaml for its fields")
+	}
+	return fault.Param(name, "%s %s", name, must(broken))
+}
+
+// must says what a value must be, from the schema and never from the value.
+func must(broken *openapi3.SchemaError) string {
+	schema := broken.Schema
+	switch broken.SchemaField {
+	case "minimum", "maximum":
+		return "must be " + span(schema)
+	case "minLength":
+		return fmt.Sprintf("must have at least %d characters", schema.MinLength)
+	case "maxLength":
+		return fmt.Sprintf("must have at most %d characters", *schema.MaxLength)
+	case "maxItems":
+		return fmt.Sprintf("must have at most %d items", *schema.MaxItems)
+	case "maxProperties":
+		return fmt.Sprintf("must have at most %d entries", *schema.MaxProps)
+	case "pattern":
+		return "must match " + schema.Pattern
+	case "enum":
+		return "must be one of " + choices(schema)
+	default:
+		return "must be " + article(schema)
+	}
+}
+
+func span(schema *openapi3.Schema) string {
+	switch {
+	case schema.Min != nil && schema.Max != nil:
+		return fmt.Sprintf("%.0f to %.0f", *schema.Min, *schema.Max)
+	case schema.Min != nil:
+		return fmt.Sprintf("at least %.0f", *schema.Min)
+	case schema.Max != nil:
+		return fmt.Sprintf("at most %.0f", *schema.Max)
+	default:
+		return "a number"
+	}
+}
+
+func choices(schema *openapi3.Schema) string {
+	list := make([]string, 0, len(schema.Enum))
+	for _, value := range schema.Enum {
+		list = append(list, fmt.Sprint(value))
+	}
+	return strings.Join(list, ", ")
+}
+
+func article(schema *openapi3.Schema) string {
+	kinds := schema.Type.Slice()
+	if len(kinds) != 1 {
+		return "of another type; see /openapi.yaml"
+	}
+	if strings.ContainsAny(kinds[0][:1], "aeio") {
+		return "an " + kinds[0]
+	}
+	return "a " + kinds[0]
+}
+
+func expect(ref *openapi3.SchemaRef) string {
+	if ref == nil || ref.Value == nil {
+		return "see /openapi.yaml"
+	}
+	return "it must be " + article(ref.Value)
+}
+
+// failDecode replies to what the generated decoders refuse. After the
+// validator only little is left: numbers that fit no int, and bad base64.
+func (s *server) failDecode(w http.ResponseWriter, r *http.Request, err error) {
+	s.fail(w, r, undecodable(err))
+}
+
+func undecodable(err error) error {
+	var (
+		known    *fault.Error
+		format   *gen.InvalidParamFormatError
+		required *gen.RequiredParamError
+		unfit    *json.UnmarshalTypeError
+		base     base64.CorruptInputError
+	)
+	switch {
+	case errors.As(err, &known):
+		return known
+	case errors.As(err, &required):
+		return missing(required.ParamName)
+	case errors.As(err, &format):
+		return fault.Param(format.ParamName, "%s has not the form that it needs; see /openapi.yaml", format.ParamName)
+	case errors.As(err, &unfit) && unfit.Field != "":
+		return fault.Param(unfit.Field, "%s is no %s that fits; see /openapi.yaml for its range", unfit.Field, unfit.Type)
+	case errors.As(err, &base):
+		return fault.Param("content", "content is not standard base64 with padding; encode it so")
+	default:
+		return fault.New(fault.BodyInvalid, "the body is not what this route takes; see /openapi.yaml")
+	}
+}
