@@ -519,7 +519,7 @@ type Execution struct {
 // Examples: execution
 type ExecutionObject string
 
-// ExecutionCreate What to run. `cmd` and `args` together hold at most 128 KiB, counting one byte more for each of them.
+// ExecutionCreate What to run. `cmd` and `args` together hold at most 512 KiB, counting one byte more for each of them.
 type ExecutionCreate struct {
 	// Args Its arguments, without the program's own name. No NUL.
 	//
@@ -808,7 +808,7 @@ type Sandbox struct {
 	// Examples: 2026-11-30T09:20:44.001Z
 	Stopped *time.Time `json:"stopped"`
 
-	// Tags Labels. At most 10; keys of 1 to 64 characters without a colon, values of at most 256 characters.
+	// Tags Labels. At most 10; keys of 1 to 64 bytes without a colon, values of at most 256 bytes.
 	//
 	// Examples: {"job":"42"}
 	Tags Tags `json:"tags"`
@@ -841,8 +841,8 @@ type SandboxCreate struct {
 	// Examples: 512
 	MemMib *int `json:"mem_mib,omitempty"`
 
-	// Name A name of your own, unique among sandboxes that have not stopped. Letters, digits, `.`,
-	// `_` and `-`, beginning with a letter or digit.
+	// Name A name of your own, unique among sandboxes that have not stopped: `a-z`, `0-9`, `.`, `_`
+	// and `-`, beginning with a letter or digit.
 	//
 	//
 	// Examples: grader-7
@@ -902,7 +902,7 @@ type SandboxState string
 // Examples: expired
 type SandboxStopReason string
 
-// Tags Labels. At most 10; keys of 1 to 64 characters without a colon, values of at most 256 characters.
+// Tags Labels. At most 10; keys of 1 to 64 bytes without a colon, values of at most 256 bytes.
 //
 // Examples: {"job":"42"}
 type Tags map[string]string

@@ -1,0 +1,39 @@
+// Package microvm is the Go client of the Microvm API. It owns the way of a
+// request (addresses, keys, repeats, waiting) and what an ending means; the
+// wire types are generated from the specification and it must not add to them.
+// It needs the standard library only.
+//
+//	client := microvm.New() // MICROVM_URL and MICROVM_API_KEY
+//	sb, err := client.Sandboxes.Create(ctx, microvm.SandboxCreate{Image: "python"})
+//	if err != nil {
+//		return err
+//	}
+//	defer client.Sandboxes.Delete(context.WithoutCancel(ctx), sb.ID)
+//	if _, err := client.Files.Write(ctx, sb.ID, "main.py", []byte("print('hello')\n")); err != nil {
+//		return err
+//	}
+//	exe, err := client.Run(ctx, sb.ID, "python3", "main.py")
+//	if err != nil {
+//		return err // the call failed: nothing is known of the program
+//	}
+//	if err := exe.Err(); err != nil {
+//		return err // the program was not allowed to answer: it did not fail by itself
+//	}
+//	fmt.Println(exe.Stdout, *exe.ExitCode) // its own answer, whatever the number (nil after a signal)
+//
+// # Errors
+//
+// What a call returns tells three things apart:
+//   - *Error: the server refused, with a code that never changes its meaning.
+//   - *ConnectionError: there was no whole reply; Sent says whether the request may have had its effect.
+//   - an error of the context: the caller's own time was over. An execution that was started goes on.
+//
+// How a program ended is no error of a call: see [Execution.Err].
+//
+// # Repeats
+//
+// A request is repeated only where a repeat cannot do anything twice: reads and
+// deletes after a lost connection, a 429 or a 503 (its Retry-After is obeyed up
+// to 30 s), everything else only when no connection could be made. Creating on
+// a full node is not repeated: how long to wait for room is the caller's choice.
+package microvm
