@@ -6,6 +6,7 @@ import (
 	"io"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/microvmd/microvm/internal/fault"
@@ -58,9 +59,8 @@ func (f *Files) Write(ctx context.Context, id, path string, mode uint32, content
 	defer guard.stop()
 	source := &guardedBody{body: io.NopCloser(content), guard: guard}
 	info, err := session.agent.WriteFile(ctx, path, mode, source)
-	if source.failed != nil {
-		// The caller's side broke, not the guest's.
-		return guestwire.FileInfo{}, source.failed
+	if failed := source.failed.Load(); failed != nil {
+		return guestwire.FileInfo{}, *failed // the caller's side broke, not the guest's
 	}
 	if err != nil {
 		return guestwire.FileInfo{}, fileFault(session, err)
@@ -132,7 +132,7 @@ func (g *guard) stop() {
 type guardedBody struct {
 	body   io.ReadCloser
 	guard  *guard
-	failed error // what body.Read failed with, other than io.EOF
+	failed atomic.Pointer[error] // what body.Read failed with, other than io.EOF
 }
 
 func (b *guardedBody) Read(p []byte) (int, error) {
@@ -141,7 +141,7 @@ func (b *guardedBody) Read(p []byte) (int, error) {
 		b.guard.moved()
 	}
 	if err != nil && !errors.Is(err, io.EOF) {
-		b.failed = err
+		b.failed.Store(&err)
 	}
 	return n, err
 }

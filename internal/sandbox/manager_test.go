@@ -1,0 +1,480 @@
+package sandbox_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/microvmd/microvm/internal/fault"
+	"github.com/microvmd/microvm/internal/image"
+	"github.com/microvmd/microvm/internal/sandbox"
+	"github.com/microvmd/microvm/internal/sqlstore"
+	"github.com/microvmd/microvm/internal/testkit"
+)
+
+// provisionTrace is the golden order of a create, teardownTrace of a delete.
+var (
+	provisionTrace = []string{"cgroup.create", "jail.prepare", "vmm.launch", "vmm.start", "agent.hello"}
+	teardownTrace  = []string{"cgroup.kill", "jail.remove", "cgroup.remove"}
+)
+
+type images struct{}
+
+func (images) Image(_ context.Context, id string) (image.Image, error) {
+	if id != "python" {
+		return image.Image{}, fault.New(fault.ImageNotFound, "no such image")
+	}
+	return image.Image{ID: "python", User: "user", Workdir: "/workspace"}, nil
+}
+
+var limits = sandbox.Limits{
+	Slots: 4, VCPUs: 8, MemMiB: 4 * (512 + sandbox.VMOverheadMiB), MaxVCPUs: 2, MaxMemMiB: 512,
+	MaxTTL: time.Hour, ScratchMiB: 64, BootTimeout: 30 * time.Second, StepTimeout: 10 * time.Second,
+}
+
+type fixture struct {
+	*sandbox.Manager
+	host  *testkit.Host
+	store *sqlstore.Store
+}
+
+func newFixture(t *testing.T, limits sandbox.Limits) *fixture {
+	t.Helper()
+	store, err := sqlstore.Open(t.Context(), filepath.Join(t.TempDir(), "db"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	host := testkit.NewHost(testkit.ConfiguredAgent())
+	f := &fixture{host: host, store: store, Manager: manager(t, host, store, limits)}
+	t.Cleanup(func() {
+		if err := f.Close(context.Background()); err != nil {
+			t.Error(err)
+		}
+		if left := host.Left(); len(left) > 0 {
+			t.Errorf("left on the host: %v", left)
+		}
+		if err := store.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	return f
+}
+
+func manager(t *testing.T, host *testkit.Host, store sandbox.Store, limits sandbox.Limits) *sandbox.Manager {
+	t.Helper()
+	m, err := sandbox.New(sandbox.Config{
+		Store: store, Images: images{}, Cgroups: host.Cgroups(), VMM: host.VMM(), Agents: host.Agents(),
+		Limits: limits, Logger: slog.New(slog.DiscardHandler),
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return m
+}
+
+var spec = sandbox.Spec{Image: "python"}
+
+func TestCreateAndDelete(t *testing.T) {
+	f := newFixture(t, limits)
+	sb, err := f.Create(t.Context(), spec)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if sb.State != sandbox.Running || sb.Boot != sandbox.BootCold || sb.VCPUs != 1 || sb.MemMiB != 256 || sb.TTL != 15*time.Minute {
+		t.Fatalf("created %+v", sb)
+	}
+	if trace := f.host.Trace(); !slices.Equal(trace, provisionTrace) {
+		t.Fatalf("provision did %v", trace)
+	}
+	gone, err := f.Delete(t.Context(), sb.ID)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if gone.State != sandbox.Stopped || gone.StopReason != sandbox.StopDeleted || gone.Reason != sandbox.ReasonDeleted || gone.Stopped.IsZero() {
+		t.Fatalf("deleted %+v", gone)
+	}
+	if trace := f.host.Trace(); !slices.Equal(trace, teardownTrace) {
+		t.Fatalf("teardown did %v", trace)
+	}
+	again, err := f.Delete(t.Context(), sb.ID)
+	if err != nil || again.Reason != sandbox.ReasonDeleted {
+		t.Fatalf("a second delete: %+v %v", again, err)
+	}
+	if trace := f.host.Trace(); len(trace) > 0 {
+		t.Fatalf("a second delete did %v", trace)
+	}
+}
+
+// TestAFaultInEachOperation fails each operation of a create in turn: the
+// caller is told, the sandbox is stopped, and nothing is left.
+func TestAFaultInEachOperation(t *testing.T) {
+	for _, operation := range provisionTrace {
+		t.Run(operation, func(t *testing.T) {
+			f := newFixture(t, limits)
+			broken := errors.New("injected")
+			f.host.Fail(operation, broken)
+			_, err := f.Create(t.Context(), spec)
+			if !fault.Is(err, fault.InternalError) || !errors.Is(err, broken) {
+				t.Fatalf("create: %v", err)
+			}
+			sb := only(t, f)
+			if sb.State != sandbox.Stopped || sb.StopReason != sandbox.StopFailed || sb.Reason != sandbox.ReasonBootFailed {
+				t.Fatalf("after the fault: %+v", sb)
+			}
+			f.host.Fail(operation, nil)
+			fillNode(t, f, limits.Slots) // every slot came back
+		})
+	}
+}
+
+// TestAFaultInEachUndo fails each operation of a teardown once: it is tried
+// again, and the slot is free only when nothing is left.
+func TestAFaultInEachUndo(t *testing.T) {
+	for _, operation := range teardownTrace {
+		t.Run(operation, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				one := limits
+				one.Slots = 1
+				f := newFixture(t, one)
+				sb, err := f.Create(t.Context(), spec)
+				if err != nil {
+					t.Fatal(err)
+				}
+				f.host.Fail(operation, errors.New("injected"))
+				deleted := make(chan error, 1)
+				go func() { _, err := f.Delete(t.Context(), sb.ID); deleted <- err }()
+				time.Sleep(time.Second) // of the bubble's clock: some tries
+				if _, err := f.Create(t.Context(), spec); !fault.Is(err, fault.NodeAtCapacity) {
+					t.Fatalf("the slot was given away before the teardown was complete: %v", err)
+				}
+				f.host.Fail(operation, nil)
+				if err := <-deleted; err != nil {
+					t.Fatal(err)
+				}
+				fillNode(t, f, 1)
+			})
+		})
+	}
+}
+
+// TestAHangInEachOperation hangs each operation of a create: the boot timeout
+// ends it, others are not held up.
+func TestAHangInEachOperation(t *testing.T) {
+	for _, operation := range provisionTrace {
+		t.Run(operation, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				f := newFixture(t, limits)
+				f.host.Hang(operation, true)
+				began := time.Now()
+				failed := make(chan error, 1)
+				go func() { _, err := f.Create(t.Context(), spec); failed <- err }()
+				synctest.Wait()
+				f.host.Hang(operation, false)
+				if _, err := f.Create(t.Context(), spec); err != nil {
+					t.Fatalf("another sandbox was held up: %v", err)
+				}
+				if time.Since(began) != 0 {
+					t.Fatalf("another sandbox waited %s", time.Since(began))
+				}
+				err := <-failed
+				if !fault.Is(err, fault.InternalError) || !strings.Contains(err.Error(), limits.BootTimeout.String()) {
+					t.Fatalf("create: %v", err)
+				}
+				if took := time.Since(began); took != limits.BootTimeout {
+					t.Fatalf("ended after %s", took)
+				}
+			})
+		})
+	}
+}
+
+func TestTTLEndsASandbox(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newFixture(t, limits)
+		sb, err := f.Create(t.Context(), sandbox.Spec{Image: "python", TTL: time.Minute})
+		if err != nil {
+			t.Fatal(err)
+		}
+		session, err := f.Use(t.Context(), sb.ID)
+		if err != nil {
+			t.Fatal(err)
+		}
+		began := time.Now()
+		<-session.Done()
+		if took := time.Since(began); took != time.Minute {
+			t.Fatalf("ended after %s", took)
+		}
+		if session.Reason() != sandbox.ReasonTTL {
+			t.Fatalf("reason %s", session.Reason())
+		}
+		synctest.Wait()
+		if sb := only(t, f); sb.StopReason != sandbox.StopExpired || sb.Reason != sandbox.ReasonTTL {
+			t.Fatalf("%+v", sb)
+		}
+		if left := f.host.Left(); len(left) > 0 {
+			t.Fatalf("left: %v", left)
+		}
+		if _, err := f.Use(t.Context(), sb.ID); !fault.Is(err, fault.SandboxNotRunning) {
+			t.Fatalf("use after the end: %v", err)
+		}
+	})
+}
+
+func TestADeadVMMEndsItsSandboxOnly(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newFixture(t, limits)
+		victim, err := f.Create(t.Context(), spec)
+		if err != nil {
+			t.Fatal(err)
+		}
+		other, err := f.Create(t.Context(), spec)
+		if err != nil {
+			t.Fatal(err)
+		}
+		session, err := f.Use(t.Context(), victim.ID)
+		if err != nil {
+			t.Fatal(err)
+		}
+		f.host.Die("sb-" + strings.ToLower(strings.TrimPrefix(victim.ID, "sb_")))
+		<-session.Done()
+		if session.Reason() != sandbox.ReasonVMDied {
+			t.Fatalf("reason %s", session.Reason())
+		}
+		if _, err := f.Use(t.Context(), other.ID); err != nil {
+			t.Fatalf("the other sandbox: %v", err)
+		}
+	})
+}
+
+func TestDeleteWhileStarting(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newFixture(t, limits)
+		f.host.Hang("agent.hello", true)
+		created := make(chan error, 1)
+		go func() { _, err := f.Create(t.Context(), spec); created <- err }()
+		synctest.Wait()
+		sb := only(t, f)
+		if sb.State != sandbox.Starting {
+			t.Fatalf("state %s", sb.State)
+		}
+		began := time.Now()
+		gone, err := f.Delete(t.Context(), sb.ID)
+		if err != nil || gone.Reason != sandbox.ReasonDeleted || time.Since(began) != 0 {
+			t.Fatalf("delete: %+v %v after %s", gone, err, time.Since(began))
+		}
+		if err := <-created; !fault.Is(err, fault.SandboxNotRunning) {
+			t.Fatalf("the create: %v", err)
+		}
+	})
+}
+
+// TestABurstOverCapacity: of 100 concurrent creates against 4 slots exactly 4
+// get in, the rest are told that the node is full, and nothing is held after.
+func TestABurstOverCapacity(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newFixture(t, limits)
+		f.host.Hang("agent.hello", true) // nobody finishes before all have asked
+		results := make(chan error, 100)
+		for range 100 {
+			go func() { _, err := f.Create(t.Context(), spec); results <- err }()
+		}
+		synctest.Wait()
+		for range 100 - limits.Slots {
+			var full *fault.Error
+			if err := <-results; !errors.As(err, &full) || full.Code != fault.NodeAtCapacity || full.RetryAfter <= 0 {
+				t.Fatalf("a create over capacity: %v", err)
+			}
+		}
+		page, err := f.List(t.Context(), sandbox.Query{Limit: 100})
+		if err != nil || len(page.Data) != limits.Slots {
+			t.Fatalf("%d sandboxes got in: %v", len(page.Data), err)
+		}
+		slots := map[int]bool{}
+		for _, sb := range page.Data {
+			slots[sb.Slot] = true
+		}
+		if len(slots) != limits.Slots {
+			t.Fatalf("slots shared: %v", slots)
+		}
+		f.host.Hang("agent.hello", false)
+		for range limits.Slots {
+			<-results // they time out or come up; either way
+		}
+	})
+}
+
+func TestAdmissionCountsMemoryAndVCPUs(t *testing.T) {
+	few := limits
+	few.VCPUs = 2
+	f := newFixture(t, few)
+	if _, err := f.Create(t.Context(), sandbox.Spec{Image: "python", VCPUs: 2}); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := f.Create(t.Context(), spec); !fault.Is(err, fault.NodeAtCapacity) || !strings.Contains(err.Error(), "vCPU") {
+		t.Fatalf("over the vCPUs: %v", err)
+	}
+	little := limits
+	little.MemMiB = 512 + sandbox.VMOverheadMiB
+	f = newFixture(t, little)
+	if _, err := f.Create(t.Context(), sandbox.Spec{Image: "python", MemMiB: 512}); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := f.Create(t.Context(), spec); !fault.Is(err, fault.NodeAtCapacity) || !strings.Contains(err.Error(), "MiB") {
+		t.Fatalf("over the memory: %v", err)
+	}
+}
+
+func TestWrongSpecsNameTheField(t *testing.T) {
+	f := newFixture(t, limits)
+	tags := map[string]string{}
+	for i := range 11 {
+		tags[fmt.Sprint(i)] = ""
+	}
+	for _, c := range []struct {
+		param string
+		code  fault.Code
+		spec  sandbox.Spec
+	}{
+		{"image", fault.ParameterMissing, sandbox.Spec{}},
+		{"", fault.ImageNotFound, sandbox.Spec{Image: "cobol"}},
+		{"name", fault.ParameterInvalid, sandbox.Spec{Image: "python", Name: "Upper"}},
+		{"name", fault.ParameterInvalid, sandbox.Spec{Image: "python", Name: strings.Repeat("a", 65)}},
+		{"vcpus", fault.ParameterInvalid, sandbox.Spec{Image: "python", VCPUs: 3}},
+		{"vcpus", fault.ParameterInvalid, sandbox.Spec{Image: "python", VCPUs: -1}},
+		{"mem_mib", fault.ParameterInvalid, sandbox.Spec{Image: "python", MemMiB: 513}},
+		{"mem_mib", fault.ParameterInvalid, sandbox.Spec{Image: "python", MemMiB: 127}},
+		{"ttl_seconds", fault.ParameterInvalid, sandbox.Spec{Image: "python", TTL: 2 * time.Hour}},
+		{"ttl_seconds", fault.ParameterInvalid, sandbox.Spec{Image: "python", TTL: -time.Second}},
+		{"tags", fault.ParameterInvalid, sandbox.Spec{Image: "python", Tags: tags}},
+		{"tags", fault.ParameterInvalid, sandbox.Spec{Image: "python", Tags: map[string]string{"k": strings.Repeat("v", 257)}}},
+	} {
+		_, err := f.Create(t.Context(), c.spec)
+		var got *fault.Error
+		if !errors.As(err, &got) || got.Code != c.code || got.Param != c.param {
+			t.Errorf("%+v: %v", c.spec, err)
+		}
+	}
+	if trace := f.host.Trace(); len(trace) > 0 {
+		t.Errorf("wrong requests reached the host: %v", trace)
+	}
+}
+
+func TestNamesAreFreeAgainWhenTheirSandboxStops(t *testing.T) {
+	f := newFixture(t, limits)
+	named := sandbox.Spec{Image: "python", Name: "job"}
+	sb, err := f.Create(t.Context(), named)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := f.Create(t.Context(), named); !fault.Is(err, fault.ResourceAlreadyExists) {
+		t.Fatalf("a second one of that name: %v", err)
+	}
+	if _, err := f.Delete(t.Context(), sb.ID); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := f.Create(t.Context(), named); err != nil {
+		t.Fatalf("after its end: %v", err)
+	}
+	fillNode(t, f, limits.Slots-1) // the refused one held no slot
+}
+
+// TestRecoverReapsWhatACrashLeft builds a second manager over the host and the
+// store of one that is never closed.
+func TestRecoverReapsWhatACrashLeft(t *testing.T) {
+	store, err := sqlstore.Open(t.Context(), filepath.Join(t.TempDir(), "db"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = store.Close() }()
+	host := testkit.NewHost(testkit.ConfiguredAgent())
+	crashing := &crashingStore{Store: store}
+	before := manager(t, host, crashing, limits)
+	for range 3 {
+		if _, err := before.Create(t.Context(), spec); err != nil {
+			t.Fatal(err)
+		}
+	}
+	crashing.crashed.Store(true)
+	after := manager(t, host, store, limits)
+	if err := after.Recover(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if left := host.Left(); len(left) > 0 {
+		t.Fatalf("left: %v", left)
+	}
+	page, err := after.List(t.Context(), sandbox.Query{Limit: 10})
+	if err != nil || len(page.Data) != 3 {
+		t.Fatal(page, err)
+	}
+	for _, sb := range page.Data {
+		if sb.State != sandbox.Stopped || sb.StopReason != sandbox.StopFailed {
+			t.Fatalf("%+v", sb)
+		}
+	}
+	_ = before.Close(t.Context()) // ends its goroutines
+}
+
+// crashingStore takes no write any more once its daemon has crashed.
+type crashingStore struct {
+	sandbox.Store
+	crashed atomic.Bool
+}
+
+func (s *crashingStore) UpdateSandbox(ctx context.Context, sb sandbox.Sandbox) error {
+	if s.crashed.Load() {
+		return errors.New("crashed")
+	}
+	return s.Store.UpdateSandbox(ctx, sb)
+}
+
+func TestCloseEndsEverythingAndRefusesMore(t *testing.T) {
+	f := newFixture(t, limits)
+	fillNode(t, f, limits.Slots)
+	if err := f.Close(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := f.Create(t.Context(), spec); !fault.Is(err, fault.ShuttingDown) {
+		t.Fatalf("a create after Close: %v", err)
+	}
+}
+
+func TestLimitsAreCheckedAtOnce(t *testing.T) {
+	_, err := sandbox.New(sandbox.Config{Limits: sandbox.Limits{MaxVCPUs: 64}})
+	for _, name := range []string{"slots", "vcpus", "max-vcpus", "max-mem-mib", "max-ttl", "boot-timeout", "step-timeout", "scratch-mib"} {
+		if err == nil || !strings.Contains(err.Error(), name) {
+			t.Errorf("%s is not named: %v", name, err)
+		}
+	}
+}
+
+// fillNode creates n sandboxes at once and expects all of them to run.
+func fillNode(t *testing.T, f *fixture, n int) {
+	t.Helper()
+	var group sync.WaitGroup
+	for range n {
+		group.Go(func() {
+			if _, err := f.Create(t.Context(), spec); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	group.Wait()
+}
+
+func only(t *testing.T, f *fixture) sandbox.Sandbox {
+	t.Helper()
+	page, err := f.List(t.Context(), sandbox.Query{Limit: 1})
+	if err != nil || len(page.Data) != 1 {
+		t.Fatalf("list: %v %v", page, err)
+	}
+	return page.Data[0]
+}
