@@ -1,0 +1,130 @@
+package sqlstore
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/microvmd/microvm/internal/execution"
+	"github.com/microvmd/microvm/internal/fault"
+	"github.com/microvmd/microvm/internal/sandbox"
+)
+
+// atSchema makes a store file of an earlier schema with the rows of its time.
+func atSchema(t *testing.T, path string, version int64) {
+	t.Helper()
+	s, err := connect(path, busyTimeout)
+	if err != nil {
+		t.Fatal(err)
+	}
+	provider, err := s.migrations()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := provider.UpTo(t.Context(), version); err != nil {
+		t.Fatal(err)
+	}
+	rows, err := os.ReadFile(filepath.Join("testdata", fmt.Sprintf("%05d.sql", version)))
+	if err != nil {
+		t.Fatalf("each schema needs the rows that a store of it has: %v", err)
+	}
+	if _, err := s.write.ExecContext(t.Context(), string(rows)); err != nil {
+		t.Fatal(err)
+	}
+	if err := s.Close(); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// TestMigrateFromEachSchema opens a store of every schema there was. Each
+// testdata file holds the same things in the words of its schema, so that one
+// set of expectations serves all.
+func TestMigrateFromEachSchema(t *testing.T) {
+	probe, err := connect(filepath.Join(t.TempDir(), "db"), busyTimeout)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = probe.Close() }()
+	provider, err := probe.migrations()
+	if err != nil {
+		t.Fatal(err)
+	}
+	sources := provider.ListSources()
+	for i, source := range sources {
+		if source.Version != int64(i+1) {
+			t.Fatalf("migration %d is %s: numbers have no holes", i+1, source.Path)
+		}
+		text, err := migrationFiles.ReadFile("migrations/" + filepath.Base(source.Path))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if strings.Contains(string(text), "+goose Down") {
+			t.Errorf("%s has a way back; migrations go forward only", source.Path)
+		}
+		t.Run(fmt.Sprint("from", source.Version), func(t *testing.T) {
+			path := filepath.Join(t.TempDir(), "db")
+			atSchema(t, path, source.Version)
+			for range 2 { // the second time there is nothing to do
+				s, err := Open(t.Context(), path)
+				if err != nil {
+					t.Fatal(err)
+				}
+				expectOldRows(t, s)
+				if err := s.Close(); err != nil {
+					t.Fatal(err)
+				}
+			}
+		})
+	}
+}
+
+func expectOldRows(t *testing.T, s *Store) {
+	t.Helper()
+	page, err := s.Sandboxes(t.Context(), sandbox.Query{Limit: 10})
+	if err != nil || len(page.Data) != 2 {
+		t.Fatalf("%+v %v", page, err)
+	}
+	stopped, live := page.Data[0], page.Data[1]
+	if live.Name != "old" || live.Tags["team"] != "core" || live.MemMiB != 512 || live.State != sandbox.Running ||
+		live.TTL.Minutes() != 15 || live.Created.UnixMilli() != 1750000000000 {
+		t.Errorf("live: %+v", live)
+	}
+	if stopped.StopReason != sandbox.StopExpired || stopped.Stopped.UnixMilli() != 1750000060001 {
+		t.Errorf("stopped: %+v", stopped)
+	}
+	running, err := s.RunningExecutions(t.Context())
+	if err != nil || len(running) != 1 || running[0].Args[0] != "60" || running[0].ExitCode != nil {
+		t.Errorf("running: %+v %v", running, err)
+	}
+	done, err := s.Execution(t.Context(), stopped.ID, "exe_01K00000000000000000000004")
+	if err != nil || done.Status != execution.Exited || *done.ExitCode != 0 || !done.OOMKilled || done.User != "root" {
+		t.Errorf("done: %+v %v", done, err)
+	}
+	key, err := s.KeyByHash(t.Context(), [32]byte{0xff})
+	if err != nil || key.Name != "admin" {
+		t.Errorf("key: %+v %v", key, err)
+	}
+	taken := live
+	taken.ID = "sb_01K00000000000000000000009"
+	if err := s.InsertSandbox(t.Context(), taken); !fault.Is(err, fault.ResourceAlreadyExists) {
+		t.Errorf("name of an old sandbox: %v", err)
+	}
+}
+
+func TestNewerSchemaIsRefused(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "db")
+	s, err := Open(t.Context(), path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := s.write.ExecContext(t.Context(), "INSERT INTO goose_db_version (version_id, is_applied) VALUES (99, 1)"); err != nil {
+		t.Fatal(err)
+	}
+	if err := s.Close(); err != nil {
+		t.Fatal(err)
+	}
+	_, err = Open(t.Context(), path)
+	expectAdvice(t, err, path, "schema 99", "release")
+}

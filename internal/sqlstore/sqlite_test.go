@@ -1,0 +1,272 @@
+package sqlstore
+
+import (
+	"bytes"
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/microvmd/microvm/internal/ident"
+	"github.com/microvmd/microvm/internal/sandbox"
+)
+
+func newSandbox() sandbox.Sandbox {
+	return sandbox.Sandbox{ID: ident.New(ident.Sandbox), Image: "python", State: sandbox.Starting, Created: time.Now()}
+}
+
+func expectAdvice(t *testing.T, err error, words ...string) {
+	t.Helper()
+	if err == nil {
+		t.Fatal("no error")
+	}
+	for _, word := range words {
+		if !strings.Contains(err.Error(), word) {
+			t.Errorf("%q does not say %q", err, word)
+		}
+	}
+}
+
+func openTest(t *testing.T, path string) *Store {
+	t.Helper()
+	s, err := open(t.Context(), path, time.Second)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = s.Close() })
+	return s
+}
+
+func TestFileIsPrivateAndNamedAsAsked(t *testing.T) {
+	// Characters that mean something in a DSN, and a relative path.
+	t.Chdir(t.TempDir())
+	for _, name := range []string{"plain.db", "a b?mode=memory&x=%41#f.db", "file:x.db", ":memory:", "ü.db"} {
+		s := openTest(t, name)
+		if err := s.InsertSandbox(t.Context(), newSandbox()); err != nil {
+			t.Fatal(err)
+		}
+		for _, file := range []string{name, name + "-wal", name + "-shm"} {
+			info, err := os.Stat(file)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if info.Mode().Perm() != 0o600 {
+				t.Errorf("%s has mode %v", file, info.Mode())
+			}
+		}
+	}
+	if files, _ := os.ReadDir("."); len(files) != 15 {
+		t.Errorf("files beside the stores: %v", files)
+	}
+}
+
+func TestSettingsHold(t *testing.T) {
+	s := openTest(t, filepath.Join(t.TempDir(), "db"))
+	for _, c := range []struct {
+		pool         *sql.DB
+		pragma, want string
+	}{
+		{s.write, "journal_mode", "wal"},
+		{s.write, "synchronous", "2"}, // FULL
+		{s.write, "foreign_keys", "1"},
+		{s.write, "busy_timeout", "1000"},
+		{s.write, "query_only", "0"},
+		{s.read, "query_only", "1"},
+		{s.read, "journal_mode", "wal"},
+	} {
+		var got string
+		if err := c.pool.QueryRowContext(t.Context(), "PRAGMA "+c.pragma).Scan(&got); err != nil || got != c.want {
+			t.Errorf("%s is %s %v, want %s", c.pragma, got, err, c.want)
+		}
+	}
+	if _, err := s.read.ExecContext(t.Context(), "DELETE FROM sandboxes"); err == nil {
+		t.Error("a reader wrote")
+	}
+}
+
+func TestOpenRefusals(t *testing.T) {
+	dir := t.TempDir()
+	write := func(name string, data []byte) string {
+		path := filepath.Join(dir, name)
+		if err := os.WriteFile(path, data, 0o600); err != nil {
+			t.Fatal(err)
+		}
+		return path
+	}
+	foreign := write("foreign", bytes.Repeat([]byte("no database "), 1000))
+	_, err := Open(t.Context(), foreign)
+	expectAdvice(t, err, "open store: ", foreign, "damaged", "backup")
+
+	_, err = Open(t.Context(), dir)
+	expectAdvice(t, err, "open store: ", dir)
+	missing := filepath.Join(dir, "none", "db")
+	_, err = Open(t.Context(), missing)
+	expectAdvice(t, err, "open store: ", missing)
+	if !errors.Is(err, os.ErrNotExist) {
+		t.Error(err)
+	}
+}
+
+func TestDamagedPageIsFoundAtOpen(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "db")
+	s, err := Open(t.Context(), path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i := range 100 {
+		sb := newSandbox()
+		sb.Name = fmt.Sprint("name", i)
+		if err := s.InsertSandbox(t.Context(), sb); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := s.Close(); err != nil {
+		t.Fatal(err)
+	}
+	whole, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	const page = 4096
+	pages := len(whole) / page
+	found := 0
+	for i := 1; i < pages; i++ { // the first page's loss is TestOpenRefusals' foreign file
+		broken := bytes.Clone(whole)
+		copy(broken[i*page:], bytes.Repeat([]byte{0xa5}, page))
+		if err := os.WriteFile(path, broken, 0o600); err != nil {
+			t.Fatal(err)
+		}
+		if s, err = Open(t.Context(), path); err != nil {
+			expectAdvice(t, err, "open store: ", path, "damaged", "backup")
+			found++
+		} else if err := s.Close(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if found != pages-1 {
+		t.Errorf("%d of %d damaged pages were found", found, pages-1)
+	}
+	// And the copy that was put back works.
+	if err := os.WriteFile(path, whole, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	page1, err := openTest(t, path).Sandboxes(t.Context(), sandbox.Query{Limit: 100})
+	if err != nil || len(page1.Data) != 100 {
+		t.Fatal(len(page1.Data), err)
+	}
+}
+
+func TestLockedFile(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "db")
+	s := openTest(t, path)
+	// Another process holds the write lock, as far as SQLite can tell.
+	other, err := sql.Open("sqlite", "file:"+path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = other.Close() }()
+	conn, err := other.Conn(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = conn.Close() }()
+	exec := func(text string) {
+		t.Helper()
+		if _, err := conn.ExecContext(t.Context(), text); err != nil {
+			t.Fatal(err)
+		}
+	}
+	exec("BEGIN IMMEDIATE")
+	if _, err := s.write.ExecContext(t.Context(), "PRAGMA busy_timeout = 1"); err != nil {
+		t.Fatal(err)
+	}
+	expectAdvice(t, s.InsertSandbox(t.Context(), newSandbox()), "insert sandbox: ", path, "locked by another process")
+	if _, err := s.LiveSandboxes(t.Context()); err != nil {
+		t.Errorf("a read waits for a foreign writer: %v", err)
+	}
+	exec("ROLLBACK")
+	if err := s.InsertSandbox(t.Context(), newSandbox()); err != nil {
+		t.Errorf("after the lock is gone: %v", err)
+	}
+	if err := s.Close(); err != nil {
+		t.Fatal(err)
+	}
+
+	exec("PRAGMA locking_mode = EXCLUSIVE")
+	exec("BEGIN IMMEDIATE")
+	_, err = open(t.Context(), path, time.Millisecond)
+	expectAdvice(t, err, "open store: ", path, "locked by another process")
+}
+
+// TestFullDisk stops the file's growth where it is, as a full disk does.
+func TestFullDisk(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "db")
+	s := openTest(t, path)
+	if _, err := s.write.ExecContext(t.Context(), "PRAGMA max_page_count = 1"); err != nil { // = as it is now
+		t.Fatal(err)
+	}
+	var kept []string
+	var err error
+	for err == nil {
+		sb := newSandbox()
+		sb.Tags = map[string]string{"filler": strings.Repeat("x", 200)}
+		if err = s.InsertSandbox(t.Context(), sb); err == nil {
+			kept = append(kept, sb.ID)
+		}
+	}
+	expectAdvice(t, err, "insert sandbox: ", path, "disk is full")
+	check := func(s *Store, want int) {
+		t.Helper()
+		live, err := s.LiveSandboxes(t.Context())
+		if err != nil || len(live) != want {
+			t.Fatalf("%d rows of %d, %v", len(live), want, err)
+		}
+		for i, id := range kept {
+			if live[i].ID != id {
+				t.Fatalf("row %d is %s, want %s", i, live[i].ID, id)
+			}
+		}
+	}
+	check(s, len(kept))
+	if _, err := s.write.ExecContext(t.Context(), "PRAGMA max_page_count = 100000"); err != nil {
+		t.Fatal(err)
+	}
+	if err := s.InsertSandbox(t.Context(), newSandbox()); err != nil {
+		t.Fatalf("after space was freed: %v", err)
+	}
+	if err := s.Close(); err != nil {
+		t.Fatal(err)
+	}
+	check(openTest(t, path), len(kept)+1)
+}
+
+func TestClosedStoreSaysSo(t *testing.T) {
+	s := openTest(t, filepath.Join(t.TempDir(), "db"))
+	if err := s.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if err := s.Close(); err != nil {
+		t.Fatalf("second close: %v", err)
+	}
+	if _, err := s.Sandbox(context.Background(), "sb_1"); err == nil {
+		t.Fatal("a closed store answered")
+	}
+}
+
+func BenchmarkInsertSandbox(b *testing.B) {
+	s, err := Open(b.Context(), filepath.Join(b.TempDir(), "db"))
+	if err != nil {
+		b.Fatal(err)
+	}
+	defer func() { _ = s.Close() }()
+	for b.Loop() {
+		if err := s.InsertSandbox(b.Context(), newSandbox()); err != nil {
+			b.Fatal(err)
+		}
+	}
+}
