@@ -75,8 +75,10 @@ func (s *Store) fetch(ctx context.Context, address, wanted string, limit int64, 
 	if u, err := url.Parse(address); err == nil {
 		shown = u.Redacted()
 	}
+	// Attempts are counted since the file last grew by a worthwhile amount: a
+	// long download may be cut often, a server that drips may not go on for ever.
+	best := fileSize(name)
 	for failures := 0; ; {
-		before := fileSize(name)
 		resumed, err := s.attempt(ctx, address, name, limit, report)
 		if err == nil {
 			sum, _, err := sumFile(name, limit)
@@ -102,8 +104,8 @@ func (s *Store) fetch(ctx context.Context, address, wanted string, limit int64, 
 		if errors.As(err, &never) {
 			return "", fmt.Errorf("download %s: %w", shown, err)
 		}
-		if fileSize(name) > before {
-			failures = 0
+		if size := fileSize(name); size >= best+s.limits.windowMin {
+			best, failures = size, 0
 		}
 		failures++
 		if unreachable(err) {
