@@ -22,7 +22,7 @@ const (
 	Emulated Verdict = "emulated" // it works, and guest code is interpreted or translated
 	Unusable Verdict = "unusable" // the device is there and a guest does not run
 	Absent   Verdict = "absent"   // no /dev/kvm
-	Unproven Verdict = "unknown"  // this program has no probe for this machine
+	Unproven Verdict = "unknown"  // no probe for this machine
 )
 
 // KVMReport is the outcome of one probe boot.
@@ -66,10 +66,13 @@ func KVM(ctx context.Context, probe KVMProbe) KVMReport {
 	if _, err := os.Stat(probe.Device); errors.Is(err, fs.ErrNotExist) {
 		return KVMReport{Verdict: Absent, Detail: probe.Device + " is not there"}
 	}
-	ctx, cancel := context.WithTimeout(ctx, probe.Deadline)
+	bounded, cancel := context.WithTimeout(ctx, probe.Deadline)
 	defer cancel()
-	text, err := runChild(ctx, probe.Command)
+	text, err := runChild(bounded, probe.Command)
 	if ctx.Err() != nil {
+		return KVMReport{Verdict: Unproven, Detail: "the probe was interrupted"}
+	}
+	if bounded.Err() != nil {
 		return KVMReport{Verdict: Unusable, Detail: fmt.Sprintf("the probe did not end within %s", probe.Deadline)}
 	}
 	var figures kvmFigures
@@ -97,7 +100,8 @@ func runChild(ctx context.Context, argv []string) ([]byte, error) {
 	select {
 	case err := <-ended:
 		if err != nil && errs.Len() > 0 {
-			err = fmt.Errorf("%w: %.200s", err, strings.TrimSpace(errs.String()))
+			line, _, _ := strings.Cut(strings.TrimSpace(errs.String()), "\n")
+			err = fmt.Errorf("%w: %.200s", err, line)
 		}
 		return out.Bytes(), err
 	case <-ctx.Done():
