@@ -14,6 +14,9 @@ import (
 
 // CreateSandbox is POST /v1/sandboxes.
 func (s *server) CreateSandbox(ctx context.Context, r gen.CreateSandboxRequestObject) (gen.CreateSandboxResponseObject, error) {
+	if err := checkTagKeys(r.Body.Tags); err != nil {
+		return nil, err
+	}
 	made, err := s.Sandboxes.Create(ctx, sandbox.Spec{
 		Image:  r.Body.Image,
 		Name:   value(r.Body.Name),
@@ -26,6 +29,17 @@ func (s *server) CreateSandbox(ctx context.Context, r gen.CreateSandboxRequestOb
 		return nil, err
 	}
 	return gen.CreateSandbox201JSONResponse(wireSandbox(made)), nil
+}
+
+// checkTagKeys refuses keys by which a list could not filter.
+func checkTagKeys(tags gen.Tags) error {
+	const most = 64 // bytes
+	for key := range tags {
+		if key == "" || len(key) > most || strings.Contains(key, ":") {
+			return fault.Param("tags", "a tag's key must be 1 to %d bytes without a colon", most)
+		}
+	}
+	return nil
 }
 
 // ListSandboxes is GET /v1/sandboxes.

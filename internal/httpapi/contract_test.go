@@ -1,0 +1,409 @@
+package httpapi
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"net/http"
+	"os"
+	"regexp"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/getkin/kin-openapi/openapi3"
+
+	"github.com/microvmd/microvm/api"
+	"github.com/microvmd/microvm/internal/execution"
+	"github.com/microvmd/microvm/internal/fault"
+	"github.com/microvmd/microvm/internal/httpapi/gen"
+	"github.com/microvmd/microvm/internal/sandbox"
+)
+
+// places says, for each code that a noun can answer with, a request that meets it.
+var places = map[fault.Code][3]string{
+	fault.SandboxNotFound:       {"GET", "/v1/sandboxes/" + sandboxID, ""},
+	fault.ExecutionNotFound:     {"GET", "/v1/sandboxes/" + sandboxID + "/executions/" + executionID, ""},
+	fault.ImageNotFound:         {"POST", "/v1/sandboxes", `{"image":"rust"}`},
+	fault.FileNotFound:          {"GET", "/v1/sandboxes/" + sandboxID + "/files?path=a", ""},
+	fault.SandboxNotRunning:     {"POST", "/v1/sandboxes/" + sandboxID + "/executions", `{"cmd":"true"}`},
+	fault.ResourceAlreadyExists: {"POST", "/v1/sandboxes", `{"image":"python","name":"a"}`},
+	fault.FullGuestDisk:         {"POST", "/v1/sandboxes/" + sandboxID + "/files", `{"path":"a","content":""}`},
+	fault.NodeAtCapacity:        {"POST", "/v1/sandboxes", `{"image":"python"}`},
+	fault.GuestUnreachable:      {"POST", "/v1/sandboxes/" + sandboxID + "/executions", `{"cmd":"true"}`},
+	fault.ShuttingDown:          {"POST", "/v1/sandboxes", `{"image":"python"}`},
+	fault.InternalError:         {"GET", "/v1/images", ""},
+	fault.ParameterMissing:      {"POST", "/v1/sandboxes", `{"image":"python"}`},
+	fault.ParameterInvalid:      {"POST", "/v1/sandboxes", `{"image":"python"}`},
+	fault.BodyInvalid:           {"POST", "/v1/sandboxes", `{"image":"python"}`},
+	fault.PayloadTooLarge:       {"POST", "/v1/sandboxes", `{"image":"python"}`},
+	fault.TokenMissing:          {"GET", "/v1/sandboxes", ""},
+	fault.TokenInvalid:          {"GET", "/v1/sandboxes", ""},
+	fault.RouteNotFound:         {"GET", "/v1/sandboxes/" + sandboxID, ""},
+}
+
+func TestEveryCodeReachesTheCaller(t *testing.T) {
+	for code, kind := range fault.Codes() {
+		t.Run(string(code), func(t *testing.T) {
+			place, ok := places[code]
+			if !ok {
+				t.Fatal("no request of this test meets this code; add one to places")
+			}
+			s := start(t)
+			s.world.err = &fault.Error{Code: code, Param: "name", Message: "what to do next", Cause: errors.New("host detail")}
+			got := s.do(t, place[0], place[1], place[2])
+			detail := got.fault(t)
+			if fault.Code(detail.Code) != code || detail.Message != "what to do next" || value(detail.Param) != "name" {
+				t.Errorf("got %+v", detail)
+			}
+			if got.StatusCode != statusOf(kind) || detail.Type != typeOf(kind) {
+				t.Errorf("status %d type %s", got.StatusCode, detail.Type)
+			}
+			if bytes.Contains(got.body, []byte("host detail")) {
+				t.Error("the cause was sent")
+			}
+			if !strings.Contains(s.log.String(), "host detail") {
+				t.Error("the cause was not logged")
+			}
+			waits := got.StatusCode == http.StatusTooManyRequests || got.StatusCode == http.StatusServiceUnavailable
+			if has := got.Header.Get("Retry-After") != ""; has != waits {
+				t.Errorf("Retry-After %q", got.Header.Get("Retry-After"))
+			}
+			if has := got.Header.Get("WWW-Authenticate") != ""; has != (got.StatusCode == http.StatusUnauthorized) {
+				t.Errorf("WWW-Authenticate %q", got.Header.Get("WWW-Authenticate"))
+			}
+		})
+	}
+}
+
+func TestRetryAfterIsRoundedUp(t *testing.T) {
+	for hint, want := range map[time.Duration]string{0: "2", time.Millisecond: "1", time.Second: "1", 1500 * time.Millisecond: "2"} {
+		s := start(t)
+		s.world.err = &fault.Error{Code: fault.NodeAtCapacity, Message: "full", RetryAfter: hint}
+		got := s.do(t, "POST", "/v1/sandboxes", `{"image":"python"}`)
+		if got.Header.Get("Retry-After") != want {
+			t.Errorf("hint %s: Retry-After %q, want %s", hint, got.Header.Get("Retry-After"), want)
+		}
+	}
+}
+
+// TestSpecificationAgreesWithCodes holds the enums of the specification, its
+// examples and docs/errors.md against the codes that exist.
+func TestSpecificationAgreesWithCodes(t *testing.T) {
+	document := specificationDocument(t)
+	listed := map[string]bool{}
+	for _, code := range document.Components.Schemas["ErrorCode"].Value.Enum {
+		listed[code.(string)] = true
+	}
+	examples := map[string]gen.ErrorDetail{}
+	for name, example := range document.Components.Examples {
+		if !strings.HasPrefix(name, "Error") {
+			continue
+		}
+		content, _ := json.Marshal(example.Value.Value)
+		var envelope gen.ErrorReply
+		if err := json.Unmarshal(content, &envelope); err != nil {
+			t.Fatal(err)
+		}
+		examples[string(envelope.Error.Code)] = envelope.Error
+	}
+	page, err := os.ReadFile("../../docs/errors.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	sections := map[string]bool{}
+	for _, match := range regexp.MustCompile(`(?m)^## ([a-z_]+)$`).FindAllSubmatch(page, -1) {
+		sections[string(match[1])] = true
+	}
+	for code, kind := range fault.Codes() {
+		if !listed[string(code)] {
+			t.Errorf("%s is not in the schema ErrorCode", code)
+		}
+		example, ok := examples[string(code)]
+		if !ok || example.Type != typeOf(kind) || example.DocURL != DocURL(code) {
+			t.Errorf("%s: its example is missing or wrong: %+v", code, example)
+		}
+		if !sections[string(code)] {
+			t.Errorf("docs/errors.md has no section %s", code)
+		}
+		delete(sections, string(code))
+		delete(listed, string(code))
+	}
+	for left := range listed {
+		t.Errorf("the schema ErrorCode has %s, which does not exist", left)
+	}
+	for left := range sections {
+		t.Errorf("docs/errors.md has a section %s, which is no code", left)
+	}
+}
+
+func TestSpecificationIsValid(t *testing.T) {
+	document := specificationDocument(t)
+	if err := document.Validate(t.Context(), openapi3.EnableExamplesValidation()); err != nil {
+		t.Error(err)
+	}
+}
+
+// TestExamplesAreTrue sends every example of a request, and holds every example
+// of a reply against its schema.
+func TestExamplesAreTrue(t *testing.T) {
+	document := specificationDocument(t)
+	s := start(t)
+	sent, seen := 0, 0
+	for path, item := range document.Paths.Map() {
+		for method, operation := range item.Operations() {
+			if operation.RequestBody != nil {
+				for name, example := range mediaExamples(operation.RequestBody.Value.Content) {
+					body, _ := json.Marshal(example.Value.Value)
+					path := strings.ReplaceAll(path, "{sandbox}", sandboxID)
+					if got := s.do(t, method, path, string(body)); got.StatusCode != http.StatusCreated {
+						t.Errorf("%s %s, example %s: %d %s", method, path, name, got.StatusCode, got.body)
+					}
+					sent++
+				}
+			}
+			for status, response := range operation.Responses.Map() {
+				content := response.Value.Content["application/json"]
+				for name, example := range mediaExamples(response.Value.Content) {
+					plain := example.Value.Value
+					if err := content.Schema.Value.VisitJSON(plain, openapi3.EnableJSONSchema2020()); err != nil {
+						t.Errorf("%s %s %s, example %s: %v", method, path, status, name, err)
+					}
+					seen++
+				}
+			}
+		}
+	}
+	if sent < 6 || seen < 50 {
+		t.Errorf("only %d requests and %d replies had examples", sent, seen)
+	}
+}
+
+func mediaExamples(content openapi3.Content) openapi3.Examples {
+	if content["application/json"] == nil {
+		return nil
+	}
+	return content["application/json"].Examples
+}
+
+// TestEverythingIsDescribed wants a description, an example and, for request
+// numbers and strings, a range of every field.
+func TestEverythingIsDescribed(t *testing.T) {
+	document := specificationDocument(t)
+	for name, schema := range document.Components.Schemas {
+		if schema.Value.Description == "" {
+			t.Errorf("schema %s has no description", name)
+		}
+		for field, property := range schema.Value.Properties {
+			v := property.Value
+			if v.Description == "" {
+				t.Errorf("%s.%s has no description", name, field)
+			}
+			if property.Ref == "" && len(v.OneOf) == 0 && len(v.AllOf) == 0 && len(v.Examples) == 0 && !v.Type.Is("array") {
+				t.Errorf("%s.%s has no example", name, field)
+			}
+		}
+	}
+}
+
+// TestRequestSchemas holds the schemas of requests to the keywords that the
+// validator checks in its 3.0 mode (see loadSpecification).
+func TestRequestSchemas(t *testing.T) {
+	document := specificationDocument(t)
+	allowed := map[string]bool{}
+	for _, keyword := range strings.Fields(`type description additionalProperties required properties items examples example default
+		minimum maximum minLength maxLength pattern minItems maxItems maxProperties enum format contentEncoding allOf $ref x-go-type-skip-optional-pointer`) {
+		allowed[keyword] = true
+	}
+	var walk func(where string, ref *openapi3.SchemaRef)
+	walk = func(where string, ref *openapi3.SchemaRef) {
+		content, err := json.Marshal(ref.Value)
+		if err != nil {
+			t.Fatal(err)
+		}
+		var keywords map[string]json.RawMessage
+		if err := json.Unmarshal(content, &keywords); err != nil {
+			t.Fatal(err)
+		}
+		for keyword := range keywords {
+			if !allowed[keyword] {
+				t.Errorf("%s uses %s, which no request may until the validator is known to check it", where, keyword)
+			}
+		}
+		if ref.Value.Type != nil && len(ref.Value.Type.Slice()) > 1 {
+			t.Errorf("%s has several types", where)
+		}
+		for name, property := range ref.Value.Properties {
+			walk(where+"."+name, property)
+		}
+		for _, part := range ref.Value.AllOf {
+			walk(where, part)
+		}
+		if ref.Value.Items != nil {
+			walk(where+"[]", ref.Value.Items)
+		}
+		if ref.Value.AdditionalProperties.Schema != nil {
+			walk(where+".*", ref.Value.AdditionalProperties.Schema)
+		}
+	}
+	for path, item := range document.Paths.Map() {
+		for method, operation := range item.Operations() {
+			for _, parameter := range append(operation.Parameters, item.Parameters...) {
+				walk(method+" "+path+"?"+parameter.Value.Name, parameter.Value.Schema)
+			}
+			if operation.RequestBody != nil {
+				for _, media := range operation.RequestBody.Value.Content {
+					walk(method+" "+path, media.Schema)
+				}
+			}
+		}
+	}
+}
+
+func TestSandboxes(t *testing.T) {
+	s := start(t)
+	got := s.do(t, "POST", "/v1/sandboxes", `{"image":"python","name":"a","vcpus":2,"mem_mib":512,"ttl_seconds":60,"tags":{"job":"42"}}`)
+	if got.StatusCode != http.StatusCreated {
+		t.Fatalf("create: %d %s", got.StatusCode, got.body)
+	}
+	spec := s.world.spec
+	if spec.Image != "python" || spec.Name != "a" || spec.VCPUs != 2 || spec.MemMiB != 512 || spec.TTL != time.Minute || spec.Tags["job"] != "42" {
+		t.Errorf("create was asked for %+v", spec)
+	}
+	want := `{"boot":"cold","created":"2026-11-30T09:15:02.317Z","expires":"2026-11-30T09:30:02.317Z","id":"` + sandboxID +
+		`","image":"python","mem_mib":256,"name":null,"object":"sandbox","reason":null,"state":"running","stop_reason":null,"stopped":null,"tags":{},"vcpus":1}`
+	if strings.TrimSpace(string(got.body)) != want {
+		t.Errorf("create replied\n%s, want\n%s", got.body, want)
+	}
+	s.do(t, "POST", "/v1/sandboxes", `{"image":"python"}`)
+	if spec := s.world.spec; spec.VCPUs != 0 || spec.MemMiB != 0 || spec.TTL != 0 || spec.Name != "" {
+		t.Errorf("what was left out was asked for as %+v", spec)
+	}
+
+	s.world.page = sandbox.Page{Data: []sandbox.Sandbox{s.world.sandbox}, HasMore: true}
+	got = s.do(t, "GET", "/v1/sandboxes?state=running&tag=job:4:2&name=a&limit=7&starting_after="+sandboxID, "")
+	if q, want := s.world.query, (sandbox.Query{State: sandbox.Running, TagKey: "job", TagValue: "4:2", Name: "a", Limit: 7, StartingAfter: sandboxID}); q != want {
+		t.Errorf("list was asked for %+v", q)
+	}
+	var list gen.SandboxList
+	if err := json.Unmarshal(got.body, &list); err != nil || !list.HasMore || len(list.Data) != 1 || list.URL != "/v1/sandboxes" {
+		t.Errorf("list replied %s (%v)", got.body, err)
+	}
+	s.world.page = sandbox.Page{}
+	got = s.do(t, "GET", "/v1/sandboxes", "")
+	if s.world.query.Limit != defaultLimit || !strings.Contains(string(got.body), `"data":[]`) {
+		t.Errorf("empty list: limit %d, %s", s.world.query.Limit, got.body)
+	}
+
+	if got = s.do(t, "GET", "/v1/sandboxes/"+sandboxID, ""); got.StatusCode != http.StatusOK {
+		t.Errorf("get: %d", got.StatusCode)
+	}
+	got = s.do(t, "DELETE", "/v1/sandboxes/"+sandboxID, "")
+	if !strings.Contains(string(got.body), `"state":"stopped"`) || !strings.Contains(string(got.body), `"reason":"deleted"`) {
+		t.Errorf("delete replied %s", got.body)
+	}
+}
+
+func TestExecutions(t *testing.T) {
+	s := start(t)
+	runs := "/v1/sandboxes/" + sandboxID + "/executions"
+	got := s.do(t, "POST", runs, `{"cmd":"sh","args":["-c","exit 3"],"cwd":"/tmp","user":"root","timeout_seconds":10}`)
+	if run := s.world.run; got.StatusCode != http.StatusCreated || run.Cmd != "sh" || len(run.Args) != 2 || run.Cwd != "/tmp" || run.User != "root" || run.Timeout != 10*time.Second {
+		t.Errorf("start: %d, asked for %+v", got.StatusCode, run)
+	}
+	read := func(query string) gen.Execution {
+		t.Helper()
+		var wire gen.Execution
+		got := s.do(t, "GET", runs+"/"+executionID+query, "")
+		if err := json.Unmarshal(got.body, &wire); err != nil || got.StatusCode != http.StatusOK {
+			t.Fatalf("get: %d %v %s", got.StatusCode, err, got.body)
+		}
+		return wire
+	}
+	wire := read("?wait=60")
+	if s.world.waited != time.Minute || wire.Stdout != "hello\n" || wire.StdoutTruncated || wire.StdoutBytes != 6 || *wire.DurationMS != 42 || *wire.ExitCode != 0 {
+		t.Errorf("waited %s, got %+v", s.world.waited, wire)
+	}
+
+	s.world.exe.Status, s.world.exe.Finished, s.world.exe.ExitCode = execution.Running, time.Time{}, nil
+	s.world.output = execution.Output{
+		Stdout: execution.Tail{Bytes: []byte("\xa9 caf\xc3\xa9 \xff"), Offset: 1000}, // begins inside a rune
+		Stderr: execution.Tail{Bytes: []byte{0x80, 0}},
+	}
+	wire = read("")
+	if wire.Stdout != " café \uFFFD" || !wire.StdoutTruncated || wire.StdoutBytes != 1009 || wire.Stderr != "\uFFFD\x00" || wire.StderrTruncated {
+		t.Errorf("got %+v", wire)
+	}
+	if wire.DurationMS != nil || wire.Finished != nil || wire.ExitCode != nil || wire.Reason != nil {
+		t.Errorf("a running execution has an end: %+v", wire)
+	}
+
+	got = s.do(t, "GET", runs+"?limit=3", "")
+	var list gen.ExecutionList
+	if err := json.Unmarshal(got.body, &list); err != nil || len(list.Data) != 1 || list.Data[0].Stdout != "" || !list.Data[0].StdoutTruncated || list.URL != runs {
+		t.Errorf("list replied %s (%v)", got.body, err)
+	}
+	if s.world.runs.Sandbox != sandboxID || s.world.runs.Limit != 3 {
+		t.Errorf("list was asked for %+v", s.world.runs)
+	}
+}
+
+func TestFiles(t *testing.T) {
+	s := start(t)
+	s.world.keep = true
+	path := "/v1/sandboxes/" + sandboxID + "/files"
+	got := s.do(t, "POST", path, `{"path":"main.py","content":"aGVsbG8=","mode":"0755"}`)
+	if got.StatusCode != http.StatusCreated || string(s.world.content) != "hello" || s.world.mode != 0o755 || s.world.path != "main.py" {
+		t.Errorf("write: %d %s, wrote %q %o %s", got.StatusCode, got.body, s.world.content, s.world.mode, s.world.path)
+	}
+	octets := func(r *http.Request) { r.Header.Set("Content-Type", "application/octet-stream") }
+	got = s.do(t, "PUT", path+"/content?path=a%20b", "\x00\xff", octets)
+	if got.StatusCode != http.StatusCreated || string(s.world.content) != "\x00\xff" || s.world.mode != 0o644 || s.world.path != "a b" {
+		t.Errorf("put: %d %s, wrote %q %o %s", got.StatusCode, got.body, s.world.content, s.world.mode, s.world.path)
+	}
+	got = s.do(t, "PUT", path+"/content?path=empty", "")
+	if got.StatusCode != http.StatusCreated || len(s.world.content) != 0 {
+		t.Errorf("put of nothing: %d %s", got.StatusCode, got.body)
+	}
+	got = s.do(t, "GET", path+"?path=a", "")
+	if string(got.body) != "bytes\x00" || got.ContentLength != 6 || got.Header.Get("Content-Type") != "application/octet-stream" {
+		t.Errorf("read: %q %d", got.body, got.ContentLength)
+	}
+}
+
+func TestNode(t *testing.T) {
+	s := start(t)
+	if got := s.do(t, "GET", "/v1/images", ""); !strings.Contains(string(got.body), `"language_version":"3.13"`) {
+		t.Errorf("images replied %s", got.body)
+	}
+	none := func(r *http.Request) { r.Header.Del("Authorization") }
+	if got := s.do(t, "GET", "/v1/health", "", none); strings.TrimSpace(string(got.body)) != `{"object":"health","ok":true,"version":"0.1.0"}` {
+		t.Errorf("health replied %s", got.body)
+	}
+	for _, path := range []string{"/openapi.yaml", "/v1/openapi.yaml"} {
+		if got := s.do(t, "GET", path, "", none); !bytes.Equal(got.body, api.Specification) {
+			t.Errorf("%s is another file", path)
+		}
+	}
+}
+
+func TestNewWantsEverything(t *testing.T) {
+	_, err := New(Config{MaxBodyBytes: 1})
+	if err == nil {
+		t.Fatal("an empty config was taken")
+	}
+	for _, part := range []string{"sandboxes", "executions", "files", "images", "keys", "version", "body limit"} {
+		if !strings.Contains(err.Error(), part) {
+			t.Errorf("%q does not name %s", err, part)
+		}
+	}
+}
+
+func TestForeignErrorsAreInternal(t *testing.T) {
+	s := start(t)
+	s.world.err = context.DeadlineExceeded
+	if detail := s.do(t, "GET", "/v1/images", "").fault(t); detail.Code != gen.ErrorCodeInternalError {
+		t.Errorf("code %s", detail.Code)
+	}
+}

@@ -1,0 +1,349 @@
+package httpapi
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"io"
+	"log/slog"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/getkin/kin-openapi/openapi3"
+	"github.com/getkin/kin-openapi/openapi3filter"
+	"github.com/getkin/kin-openapi/routers"
+	"github.com/getkin/kin-openapi/routers/gorillamux"
+
+	"github.com/microvmd/microvm/api"
+	"github.com/microvmd/microvm/internal/execution"
+	"github.com/microvmd/microvm/internal/fault"
+	"github.com/microvmd/microvm/internal/guestwire"
+	"github.com/microvmd/microvm/internal/httpapi/gen"
+	"github.com/microvmd/microvm/internal/image"
+	"github.com/microvmd/microvm/internal/sandbox"
+)
+
+const (
+	sandboxID   = "sb_01KBA3ZJ7M8QW2X4Y6V8T0R2P4"
+	executionID = "exe_01KBA3ZM2N9RX3Y5Z7W9V1S3Q5"
+	goodToken   = "mvk_good"
+)
+
+var created = time.Date(2026, 11, 30, 9, 15, 2, 317_999_999, time.UTC)
+
+// world is every noun at once; err makes all of them fail, panics makes all
+// of them panic. What they were asked is kept.
+type world struct {
+	err    error
+	panics bool
+
+	spec     sandbox.Spec
+	query    sandbox.Query
+	sandbox  sandbox.Sandbox
+	page     sandbox.Page
+	run      execution.Spec
+	exe      execution.Execution
+	output   execution.Output
+	runs     execution.Query
+	waited   time.Duration
+	path     string
+	mode     uint32
+	written  int64
+	keep     bool // keep what is written in content
+	content  []byte
+	read     io.ReadCloser
+	readSize int64
+	images   []image.Image
+}
+
+func newWorld() *world {
+	code := 0
+	return &world{
+		sandbox: sandbox.Sandbox{
+			ID: sandboxID, Image: "python", VCPUs: 1, MemMiB: 256, TTL: 15 * time.Minute,
+			State: sandbox.Running, Boot: sandbox.BootCold, Created: created,
+		},
+		exe: execution.Execution{
+			ID: executionID, Sandbox: sandboxID, Cmd: "python3", Args: []string{"main.py"}, Timeout: 5 * time.Minute,
+			Status: execution.Exited, ExitCode: &code, StdoutBytes: 6, Created: created, Finished: created.Add(42 * time.Millisecond),
+		},
+		output: execution.Output{Stdout: execution.Tail{Bytes: []byte("hello\n")}},
+		images: []image.Image{{
+			ID: "python", Language: "python", LanguageVersion: "3.13", Arch: "amd64", SizeBytes: 94371840,
+			Digest: "sha256:00", Workdir: "/workspace", User: "user",
+		}},
+	}
+}
+
+func (w *world) fail() error {
+	if w.panics {
+		panic("secret of a panic")
+	}
+	return w.err
+}
+
+type sandboxes struct{ *world }
+
+func (w sandboxes) Create(_ context.Context, spec sandbox.Spec) (sandbox.Sandbox, error) {
+	w.spec = spec
+	return w.sandbox, w.fail()
+}
+
+func (w sandboxes) Get(context.Context, string) (sandbox.Sandbox, error) { return w.sandbox, w.fail() }
+
+func (w sandboxes) List(_ context.Context, q sandbox.Query) (sandbox.Page, error) {
+	w.query = q
+	return w.page, w.fail()
+}
+
+func (w sandboxes) Delete(context.Context, string) (sandbox.Sandbox, error) {
+	ended := w.sandbox
+	ended.State, ended.StopReason, ended.Reason = sandbox.Stopped, sandbox.StopDeleted, sandbox.ReasonDeleted
+	ended.Stopped = created.Add(time.Minute)
+	return ended, w.fail()
+}
+
+type executions struct{ *world }
+
+func (w executions) Start(_ context.Context, _ string, spec execution.Spec) (execution.Execution, error) {
+	w.run = spec
+	return w.exe, w.fail()
+}
+
+func (w executions) Get(context.Context, string, string) (execution.Execution, error) {
+	return w.exe, w.fail()
+}
+
+func (w executions) Wait(_ context.Context, _, _ string, d time.Duration) (execution.Execution, error) {
+	w.waited = d
+	return w.exe, w.fail()
+}
+
+func (w executions) List(_ context.Context, q execution.Query) (execution.Page, error) {
+	w.runs = q
+	return execution.Page{Data: []execution.Execution{w.exe}, HasMore: true}, w.fail()
+}
+
+func (w executions) Output(context.Context, string, string) (execution.Output, error) {
+	return w.output, w.fail()
+}
+
+type files struct{ *world }
+
+func (w files) Read(_ context.Context, _, path string) (io.ReadCloser, int64, error) {
+	w.path = path
+	if w.read == nil {
+		w.read, w.readSize = io.NopCloser(strings.NewReader("bytes\x00")), 6
+	}
+	return w.read, w.readSize, w.fail()
+}
+
+func (w files) Write(_ context.Context, _, path string, mode uint32, content io.Reader) (guestwire.FileInfo, error) {
+	if err := w.fail(); err != nil {
+		return guestwire.FileInfo{}, err
+	}
+	w.path, w.mode = path, mode
+	var kept bytes.Buffer
+	var to io.Writer = io.Discard
+	if w.keep {
+		to = &kept
+	}
+	n, err := io.Copy(to, content)
+	w.written, w.content = n, kept.Bytes()
+	return guestwire.FileInfo{Path: "/workspace/" + path, Size: n, Mode: "0644"}, err
+}
+
+type images struct{ *world }
+
+func (w images) List(context.Context) ([]image.Image, error) { return w.images, w.fail() }
+
+type keys struct{}
+
+func (keys) Verify(_ context.Context, token string) error {
+	if token != goodToken {
+		return fault.New(fault.TokenInvalid, "the key does not exist")
+	}
+	return nil
+}
+
+// service is a server over a world, with a client that checks every reply
+// against the specification.
+type service struct {
+	*httptest.Server
+	world  *world
+	client *http.Client
+	log    *lockedBuffer
+}
+
+const bodyLimit = 64 << 10
+
+func handler(t testing.TB, w *world, log io.Writer) http.Handler {
+	t.Helper()
+	h, err := New(Config{
+		Sandboxes: sandboxes{w}, Executions: executions{w}, Files: files{w}, Images: images{w}, Keys: keys{},
+		Version: "0.1.0", Logger: slog.New(slog.NewJSONHandler(log, nil)), MaxBodyBytes: bodyLimit,
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return h
+}
+
+func start(t *testing.T) *service {
+	t.Helper()
+	s := &service{world: newWorld(), log: &lockedBuffer{}}
+	h := handler(t, s.world, s.log)
+	s.Server = httptest.NewUnstartedServer(h)
+	s.Server.Config = NewServer(h, slog.New(slog.DiscardHandler))
+	s.Start()
+	t.Cleanup(s.Close)
+	s.client = &http.Client{Transport: newContract(t, s.Client().Transport)}
+	return s
+}
+
+// reply is what came back, with its body read.
+type reply struct {
+	*http.Response
+	body []byte
+}
+
+func (r reply) fault(t *testing.T) gen.ErrorDetail {
+	t.Helper()
+	var envelope gen.ErrorReply
+	decoder := json.NewDecoder(bytes.NewReader(r.body))
+	decoder.DisallowUnknownFields()
+	if err := decoder.Decode(&envelope); err != nil {
+		t.Fatalf("status %d, no error envelope: %v: %s", r.StatusCode, err, r.body)
+	}
+	if got := r.Header.Get("Request-Id"); got == "" || got != envelope.Error.RequestID {
+		t.Fatalf("Request-Id %q, request_id %q", got, envelope.Error.RequestID)
+	}
+	if got, want := envelope.Error.DocURL, DocURL(fault.Code(envelope.Error.Code)); got != want {
+		t.Fatalf("doc_url %s, want %s", got, want)
+	}
+	return envelope.Error
+}
+
+func (s *service) do(t *testing.T, method, path, body string, edit ...func(*http.Request)) reply {
+	t.Helper()
+	r, err := http.NewRequestWithContext(t.Context(), method, s.URL+path, strings.NewReader(body))
+	if err != nil {
+		t.Fatal(err)
+	}
+	r.Header.Set("Authorization", "Bearer "+goodToken)
+	if body != "" {
+		r.Header.Set("Content-Type", "application/json")
+	}
+	for _, e := range edit {
+		e(r)
+	}
+	return s.send(t, r)
+}
+
+func (s *service) send(t *testing.T, r *http.Request) reply {
+	t.Helper()
+	got, err := s.client.Do(r)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer got.Body.Close()
+	content, err := io.ReadAll(got.Body)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got.Header.Get("Request-Id") == "" {
+		t.Fatal("a reply without Request-Id")
+	}
+	return reply{got, content}
+}
+
+// contract is a transport that fails the test when a reply is not as the
+// specification says: status, headers, type and body.
+type contract struct {
+	t      testing.TB
+	next   http.RoundTripper
+	router routers.Router
+}
+
+func specificationDocument(t testing.TB) *openapi3.T {
+	t.Helper()
+	document, err := openapi3.NewLoader().LoadFromData(api.Specification)
+	if err != nil {
+		t.Fatal(err)
+	}
+	document.Servers = nil
+	return document
+}
+
+func newContract(t testing.TB, next http.RoundTripper) *contract {
+	t.Helper()
+	router, err := gorillamux.NewRouter(specificationDocument(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return &contract{t: t, next: next, router: router}
+}
+
+func (c *contract) RoundTrip(r *http.Request) (*http.Response, error) {
+	got, err := c.next.RoundTrip(r)
+	if err != nil {
+		return nil, err
+	}
+	route, params, err := c.router.FindRoute(r)
+	if err != nil {
+		return got, nil // no route: fault() checks the envelope
+	}
+	content, err := io.ReadAll(got.Body)
+	got.Body.Close()
+	got.Body = io.NopCloser(io.MultiReader(bytes.NewReader(content), errReader{err}))
+	if err != nil {
+		return got, nil // the test wants to see it
+	}
+	c.check(r, route, params, got.StatusCode, got.Header, content)
+	return got, nil
+}
+
+func (c *contract) check(r *http.Request, route *routers.Route, params map[string]string, status int, header http.Header, content []byte) {
+	c.t.Helper()
+	options := &openapi3filter.Options{IncludeResponseStatus: true, AuthenticationFunc: openapi3filter.NoopAuthenticationFunc}
+	if header.Get("Content-Type") == "application/octet-stream" || header.Get("Content-Type") == "application/yaml" {
+		options.ExcludeResponseBody = true
+	}
+	err := openapi3filter.ValidateResponse(context.Background(), &openapi3filter.ResponseValidationInput{
+		RequestValidationInput: &openapi3filter.RequestValidationInput{Request: r, PathParams: params, Route: route, Options: options},
+		Status:                 status, Header: header, Body: io.NopCloser(bytes.NewReader(content)), Options: options,
+	})
+	if err != nil {
+		c.t.Errorf("%s %s: the reply %d is not as specified: %v", r.Method, r.URL.Path, status, err)
+	}
+}
+
+type errReader struct{ err error }
+
+func (e errReader) Read([]byte) (int, error) {
+	if e.err == nil {
+		return 0, io.EOF
+	}
+	return 0, e.err
+}
+
+type lockedBuffer struct {
+	mu  sync.Mutex
+	buf bytes.Buffer // guarded by mu
+}
+
+func (b *lockedBuffer) Write(p []byte) (int, error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.buf.Write(p)
+}
+
+func (b *lockedBuffer) String() string {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.buf.String()
+}
