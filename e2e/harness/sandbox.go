@@ -1,0 +1,57 @@
+package harness
+
+import (
+	"context"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	microvm "github.com/microvmd/microvm/sdk/go"
+)
+
+// Create makes a sandbox of python that is deleted when the test ends.
+func (d *Daemon) Create(t testing.TB, spec microvm.SandboxCreate) *microvm.Sandbox {
+	t.Helper()
+	if spec.Image == "" {
+		spec.Image = "python"
+	}
+	sb, err := d.Client.Sandboxes.Create(t.Context(), spec)
+	if err != nil {
+		t.Fatalf("create sandbox: %v", err)
+	}
+	t.Cleanup(func() { _, _ = d.Client.Sandboxes.Delete(context.Background(), sb.ID) })
+	return sb
+}
+
+// Exec runs a program to its end, whatever that is.
+func (d *Daemon) Exec(t testing.TB, sandbox string, cmd string, args ...string) *microvm.Execution {
+	t.Helper()
+	exe, err := d.Client.Executions.Run(t.Context(), sandbox, microvm.ExecutionCreate{Cmd: cmd, Args: args})
+	if exe == nil {
+		t.Fatalf("run %s: %v", cmd, err)
+	}
+	return exe
+}
+
+// VMM finds the process of a sandbox's VMM by the cgroup that holds it.
+func (d *Daemon) VMM(t testing.TB, sandbox string) (pid string) {
+	t.Helper()
+	name := strings.ReplaceAll(strings.ToLower(sandbox), "_", "-")
+	matches, _ := filepath.Glob(filepath.Join("/sys/fs/cgroup/microvm.slice/microvm-sandboxes.service", d.Instance, name, "cgroup.procs"))
+	if len(matches) != 1 {
+		t.Fatalf("no cgroup of %s", sandbox)
+	}
+	procs, err := os.ReadFile(matches[0])
+	if err != nil {
+		t.Fatal(err)
+	}
+	pids := strings.Fields(string(procs))
+	if len(pids) != 1 {
+		t.Fatalf("processes in the cgroup: %v", pids)
+	}
+	return pids[0]
+}
+
+// Ptr is for optional fields.
+func Ptr[T any](v T) *T { return &v }

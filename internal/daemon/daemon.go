@@ -1,0 +1,279 @@
+// Package daemon is the composition root of microvmd: it builds every part,
+// starts them in order and stops them in reverse. It decides nothing about
+// sandboxes; each part does, in its own package.
+package daemon
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/http"
+	"os"
+	"path/filepath"
+	"sync"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/microvmd/microvm/internal/execution"
+	"github.com/microvmd/microvm/internal/httpapi"
+	"github.com/microvmd/microvm/internal/image"
+	"github.com/microvmd/microvm/internal/sandbox"
+	"github.com/microvmd/microvm/internal/sqlstore"
+)
+
+// Defaults is the configuration for a host of so many cores and so much
+// memory. A quarter of the memory, at least 512 MiB, is left to the host;
+// vCPUs are overcommitted by four, since most sandboxes wait most of the time.
+func Defaults(cores, memMiB int) Config {
+	give := max(memMiB-max(memMiB/4, 512), sandbox.MinMemMiB+sandbox.VMOverheadMiB)
+	return Config{
+		Instance:   "microvm",
+		StateDir:   "/var/lib/microvm",
+		Socket:     "/run/microvm/microvmd.sock",
+		Listen:     "127.0.0.1:7080",
+		CgroupRoot: "/sys/fs/cgroup/microvm.slice/microvm-sandboxes.service",
+		NetnsDir:   "/run/microvm/netns",
+		UIDBase:    1_900_000_000,
+		Limits: sandbox.Limits{
+			Slots:       max(1, give/(sandbox.DefaultMemMiB+sandbox.VMOverheadMiB)),
+			VCPUs:       max(4*cores, 8),
+			MemMiB:      give,
+			MaxVCPUs:    min(32, max(cores, 2)),
+			MaxMemMiB:   give - sandbox.VMOverheadMiB,
+			MaxTTL:      24 * time.Hour,
+			ScratchMiB:  2048,
+			BootTimeout: 3 * time.Minute,
+			StepTimeout: 30 * time.Second,
+		},
+		AgentTimeout:  time.Minute,
+		KillTimeout:   5 * time.Second,
+		StoppedRetain: time.Hour,
+	}
+}
+
+// host is what a daemon needs below its sandboxes: the real one, or the fake
+// of the contract tests' build.
+type host struct {
+	cgroups sandbox.Cgroups
+	vmm     sandbox.VMM
+	agents  sandbox.Agents
+	close   func() error
+}
+
+// Run runs the daemon until ctx ends, then ends its sandboxes and returns.
+func Run(ctx context.Context, c Config) (err error) {
+	if err := c.check(); err != nil {
+		return err
+	}
+	unlock, err := lockState(c.StateDir)
+	if err != nil {
+		return err
+	}
+	defer unlock()
+
+	store, err := sqlstore.Open(ctx, filepath.Join(c.StateDir, "microvm.db"))
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, store.Close()) }()
+
+	images := image.Open(filepath.Join(c.StateDir, "images"))
+	below, err := newHost(ctx, c)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, below.close()) }()
+
+	sandboxes, err := sandbox.New(sandbox.Config{
+		Store: store, Images: images, Cgroups: below.cgroups, VMM: below.vmm, Agents: below.agents,
+		Limits: c.Limits, Logger: c.Logger,
+	})
+	if err != nil {
+		return err
+	}
+	executions := execution.New(execution.Config{
+		Store: store, Sandboxes: sandboxes, Dir: filepath.Join(c.StateDir, "executions"), Logger: c.Logger,
+		AgentTimeout: c.AgentTimeout, KillTimeout: c.KillTimeout,
+	})
+	if err := errors.Join(sandboxes.Recover(ctx), executions.Recover(ctx)); err != nil {
+		return err
+	}
+
+	keys := httpapi.NewKeyRing(keyStore{store})
+	if err := firstKey(ctx, store, keys, c.StateDir); err != nil {
+		return err
+	}
+	handler, err := httpapi.New(httpapi.Config{
+		Sandboxes: sandboxes, Executions: executions, Files: sandbox.NewFiles(sandboxes), Images: images,
+		Keys: keys, Version: c.Version, Logger: c.Logger,
+	})
+	if err != nil {
+		return err
+	}
+	serving, err := serve(c, handler)
+	if err != nil {
+		return err
+	}
+	var background sync.WaitGroup
+	background.Go(func() { expire(ctx, c, store, executions) })
+	c.Logger.Info("ready", "version", c.Version, "instance", c.Instance, "socket", c.Socket, "listen", serving.addr,
+		"slots", c.Limits.Slots, "vcpus", c.Limits.VCPUs, "mem_mib", c.Limits.MemMiB)
+
+	select {
+	case <-ctx.Done():
+		c.Logger.Info("stopping: no new work, sandboxes are ended")
+	case err = <-serving.failed:
+		c.Logger.Error("cannot serve", "error", err)
+	}
+	// In reverse: callers first get their answers, because their sandboxes end.
+	stop, cancel := context.WithTimeout(context.WithoutCancel(ctx), 2*c.Limits.StepTimeout)
+	defer cancel()
+	err = errors.Join(err, sandboxes.Close(stop))
+	executions.Close()
+	err = errors.Join(err, serving.stop(stop))
+	background.Wait()
+	return err
+}
+
+// lockState makes the state directory and takes its lock, which ends with the
+// process.
+func lockState(dir string) (unlock func(), err error) {
+	if err := os.MkdirAll(dir, 0o711); err != nil {
+		return nil, fmt.Errorf("make state directory: %w", err)
+	}
+	file, err := os.OpenFile(filepath.Join(dir, "lock"), os.O_CREATE|os.O_RDWR, 0o600)
+	if err != nil {
+		return nil, fmt.Errorf("lock state directory: %w", err)
+	}
+	if err := unix.Flock(int(file.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
+		_ = file.Close()
+		return nil, fmt.Errorf("lock state directory: another microvmd uses %s; stop it, or give this one its own --state-dir and --instance", dir)
+	}
+	return func() { _ = file.Close() }, nil
+}
+
+// expire forgets stopped sandboxes, their executions and their output after
+// the retention time.
+func expire(ctx context.Context, c Config, store *sqlstore.Store, executions *execution.Manager) {
+	ticker := time.NewTicker(min(c.StoppedRetain/4, time.Minute))
+	defer ticker.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-ticker.C:
+		}
+		ids, err := store.DeleteStopped(ctx, time.Now().Add(-c.StoppedRetain))
+		if err = errors.Join(err, executions.Forget(ids)); err != nil && ctx.Err() == nil {
+			c.Logger.Error("cannot forget stopped sandboxes", "error", err)
+		}
+	}
+}
+
+// keyStore gives httpapi the store's keys.
+type keyStore struct{ *sqlstore.Store }
+
+func (s keyStore) InsertKey(ctx context.Context, id, name string, hash [32]byte, created time.Time) error {
+	return s.Store.InsertKey(ctx, sqlstore.Key{ID: id, Name: name, Hash: hash, Created: created})
+}
+
+func (s keyStore) KeyByHash(ctx context.Context, hash [32]byte) (string, [32]byte, bool, error) {
+	key, err := s.Store.KeyByHash(ctx, hash)
+	if errors.Is(err, sqlstore.ErrNoKey) {
+		return "", hash, false, nil
+	}
+	return key.ID, key.Hash, err == nil, err
+}
+
+// firstKey makes the admin key at the first start and puts its text into
+// admin.key, root-only, where the command line finds it.
+func firstKey(ctx context.Context, store *sqlstore.Store, keys *httpapi.KeyRing, dir string) error {
+	path := filepath.Join(dir, "admin.key")
+	if _, err := os.Stat(path); err == nil {
+		return nil
+	}
+	if have, err := store.Keys(ctx); err != nil || len(have) > 0 {
+		return err // the file was taken away on purpose
+	}
+	_, token, err := keys.Make(ctx, "admin")
+	if err != nil {
+		return err
+	}
+	draft := path + ".new"
+	if err := os.WriteFile(draft, []byte(token+"\n"), 0o600); err != nil {
+		return fmt.Errorf("write first key: %w", err)
+	}
+	if err := os.Rename(draft, path); err != nil {
+		return fmt.Errorf("write first key: %w", err)
+	}
+	return nil
+}
+
+// serving is the API on its listeners.
+type serving struct {
+	server *http.Server
+	addr   string // of the TCP listener, "" if there is none
+	failed chan error
+	group  sync.WaitGroup
+}
+
+func serve(c Config, handler http.Handler) (*serving, error) {
+	listeners := make([]net.Listener, 0, 2)
+	unixListener, err := listenUnix(c.Socket)
+	if err != nil {
+		return nil, err
+	}
+	listeners = append(listeners, unixListener)
+	s := &serving{server: httpapi.NewServer(handler, c.Logger), failed: make(chan error, 2)}
+	if c.Listen != "" {
+		tcp, err := net.Listen("tcp", c.Listen)
+		if err != nil {
+			_ = unixListener.Close()
+			return nil, fmt.Errorf("listen on %s: %w", c.Listen, err)
+		}
+		listeners = append(listeners, tcp)
+		s.addr = tcp.Addr().String()
+	}
+	for _, l := range listeners {
+		s.group.Go(func() {
+			if err := s.server.Serve(l); !errors.Is(err, http.ErrServerClosed) {
+				s.failed <- fmt.Errorf("serve %s: %w", l.Addr(), err)
+			}
+		})
+	}
+	return s, nil
+}
+
+// listenUnix takes the socket over from a daemon that is gone; the state
+// directory's lock says that it is.
+func listenUnix(path string) (net.Listener, error) {
+	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
+		return nil, fmt.Errorf("listen on %s: %w", path, err)
+	}
+	if probe, err := net.DialTimeout("unix", path, time.Second); err == nil {
+		_ = probe.Close()
+		return nil, fmt.Errorf("listen on %s: another daemon answers there; give this one its own --socket", path)
+	}
+	if err := os.Remove(path); err != nil && !errors.Is(err, os.ErrNotExist) {
+		return nil, fmt.Errorf("listen on %s: %w", path, err)
+	}
+	old := unix.Umask(0o177) // the socket is root's from its first moment
+	l, err := net.Listen("unix", path)
+	unix.Umask(old)
+	if err != nil {
+		return nil, fmt.Errorf("listen on %s: %w", path, err)
+	}
+	return l, nil
+}
+
+func (s *serving) stop(ctx context.Context) error {
+	err := s.server.Shutdown(ctx)
+	if err != nil {
+		_ = s.server.Close()
+		err = fmt.Errorf("stop serving: %w", err)
+	}
+	s.group.Wait()
+	return err
+}
