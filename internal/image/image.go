@@ -17,7 +17,10 @@ type Image struct {
 	Env             map[string]string `json:"env"`        // of every execution; no secrets
 	Workdir         string            `json:"workdir"`    // absolute; executions start here
 	UID             int               `json:"uid"`        // of User
+	GID             int               `json:"gid"`        // of User's own group
 	User            string            `json:"user"`       // who runs executions unless told otherwise
+	DebianRelease   string            `json:"debian_release"`
+	PackagesCount   int               `json:"packages_count"` // Debian packages in it
 
 	// Path is the file on this node.
 	Path string `json:"-"`
