@@ -1,0 +1,166 @@
+package firecracker
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/microvmd/microvm/internal/sandbox"
+)
+
+// Names in a jail's root, which is the VMM's "/". The jailer adds the binary,
+// its pid file, dev/ and run/.
+const (
+	kernelName  = "vmlinux"
+	initrdName  = "initrd"
+	imageName   = "image"
+	scratchName = "scratch"
+	logName     = "log"
+	apiName     = "a.sock"
+	vsockName   = "v.sock"
+	helloName   = vsockName + "_1025" // Firecracker's name for guestwire.HelloPort on the host
+
+	// Beside the root, where the VMM cannot reach.
+	rootName  = "root"
+	debugName = "debug"
+)
+
+// Prepare makes the jail: <StateDir>/jails/firecracker/<host>/root, which the
+// jailer takes over (it makes its directories only where they are missing).
+// Everything is made by descriptor, so the length of the state directory's path
+// does not count against the 107 bytes of a socket's path.
+func (v *VMM) Prepare(ctx context.Context, plan sandbox.Plan) error {
+	if err := checkPlan(plan); err != nil {
+		return fmt.Errorf("prepare jail: %w", err)
+	}
+	blank, err := v.blankScratch(ctx, plan.ScratchMiB)
+	if err != nil {
+		return err
+	}
+	root, err := v.makeJail(plan.Host)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = root.Close() }()
+	at, uid := int(root.Fd()), v.UID(plan.Slot)
+	for _, file := range []struct{ path, name string }{
+		{v.files.kernel, kernelName}, {v.files.initrd, initrdName}, {plan.Image.Path, imageName},
+	} {
+		if err := v.do("link "+file.name, func() error { return linkShared(file.path, at, file.name) }); err != nil {
+			return err
+		}
+	}
+	if err := v.do("copy scratch", func() error { return copySparse(blank, at, scratchName, uid) }); err != nil {
+		return err
+	}
+	i := &instance{}
+	err = v.do("make log", func() (err error) {
+		i.log, err = followFIFO(at, logName, uid)
+		return err
+	})
+	if err == nil {
+		err = v.do("listen for hello", func() (err error) {
+			i.hello, err = listenHello(at, helloName, uid)
+			return err
+		})
+	}
+	if err != nil {
+		i.close()
+		return err
+	}
+	v.mu.Lock()
+	old := v.running[plan.Host]
+	v.running[plan.Host] = i
+	v.mu.Unlock()
+	if old != nil {
+		old.close()
+	}
+	return nil
+}
+
+func checkPlan(plan sandbox.Plan) error {
+	if err := validHost(plan.Host); err != nil {
+		return err
+	}
+	if plan.Slot < 0 || plan.Slot >= maxSlots {
+		return fmt.Errorf("slot %d is not in 0 to %d", plan.Slot, maxSlots-1)
+	}
+	if plan.VCPUs < 1 || plan.VCPUs > 32 || plan.MemMiB < 1 || plan.ScratchMiB < 1 {
+		return fmt.Errorf("%d vCPUs, %d MiB of memory, %d MiB of scratch are no microVM", plan.VCPUs, plan.MemMiB, plan.ScratchMiB)
+	}
+	if !filepath.IsAbs(plan.Image.Path) {
+		return fmt.Errorf("image path %q is not absolute", plan.Image.Path)
+	}
+	return nil
+}
+
+// makeJail makes the directories of a jail, which must not be there: a jail is
+// used once, and the jailer makes its device nodes only where none are.
+func (v *VMM) makeJail(host string) (root *os.File, err error) {
+	err = v.do("make jail", func() error {
+		if err := unix.Mkdirat(int(v.jails.Fd()), host, 0o700); err != nil {
+			return &os.PathError{Op: "mkdir", Path: host, Err: err}
+		}
+		jail, err := openDir(int(v.jails.Fd()), host)
+		if err != nil {
+			return err
+		}
+		defer func() { _ = jail.Close() }()
+		if err := unix.Mkdirat(int(jail.Fd()), rootName, 0o700); err != nil {
+			return &os.PathError{Op: "mkdir", Path: rootName, Err: err}
+		}
+		root, err = openDir(int(jail.Fd()), rootName)
+		return err
+	})
+	return root, err
+}
+
+// openRoot opens a jail's root, which may belong to a hostile VMM.
+func (v *VMM) openRoot(host string) (*os.File, error) {
+	if err := validHost(host); err != nil {
+		return nil, err
+	}
+	return openDir(int(v.jails.Fd()), host+"/"+rootName)
+}
+
+// followFIFO makes a FIFO for uid and reads it. It is opened for reading and
+// writing, so that it never ends, on both sides: Firecracker opens its log like
+// this too, and therefore outlives us without a SIGPIPE or a wait.
+func followFIFO(dir int, name string, uid int) (*tail, error) {
+	if err := unix.Mkfifoat(dir, name, 0o600); err != nil {
+		return nil, &os.PathError{Op: "mkfifo", Path: name, Err: err}
+	}
+	if err := unix.Fchownat(dir, name, uid, uid, unix.AT_SYMLINK_NOFOLLOW); err != nil {
+		return nil, &os.PathError{Op: "chown", Path: name, Err: err}
+	}
+	fd, err := openBeneath(dir, name, unix.O_RDWR|unix.O_NONBLOCK)
+	if err != nil {
+		return nil, err
+	}
+	fifo := os.NewFile(uintptr(fd), name) // non-blocking: it goes into Go's poller
+	conn, err := fifo.SyscallConn()
+	if err != nil {
+		return nil, errors.Join(err, fifo.Close())
+	}
+	pending := func() (n int) {
+		_ = conn.Control(func(fd uintptr) { n, _ = unix.IoctlGetInt(int(fd), unix.TIOCINQ) })
+		return n
+	}
+	return follow(fifo, pending), nil
+}
+
+// processes lists the processes in a sandbox's cgroup.
+func (v *VMM) processes(host string) ([]int, error) {
+	data, err := os.ReadFile(filepath.Join(v.conf.CgroupDir, host, "cgroup.procs"))
+	if errors.Is(err, os.ErrNotExist) || errors.Is(err, unix.ENODEV) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, fmt.Errorf("list processes: %w", err)
+	}
+	return parsePIDs(string(data))
+}

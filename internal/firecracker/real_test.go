@@ -1,0 +1,350 @@
+//go:build kvm && linux
+
+package firecracker_test
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/microvmd/microvm/internal/cgroup"
+	"github.com/microvmd/microvm/internal/firecracker"
+	"github.com/microvmd/microvm/internal/guestwire"
+	"github.com/microvmd/microvm/internal/hostnet"
+	"github.com/microvmd/microvm/internal/ident"
+	"github.com/microvmd/microvm/internal/image"
+	"github.com/microvmd/microvm/internal/sandbox"
+)
+
+// These tests run the released Firecracker and jailer, as root, on a host with
+// /dev/kvm and cgroup v2. MICROVM_TEST_DIR holds firecracker, jailer, vmlinux,
+// guestd and rootfs; MICROVM_TEST_STATE is an empty directory on the same file
+// system; MICROVM_TEST_CGROUP a cgroup that is the tests' alone.
+func TestMain(m *testing.M) {
+	for _, set := range []func() error{firecracker.Subreaper, firecracker.NoCores} {
+		if err := set(); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			os.Exit(1)
+		}
+	}
+	os.Exit(m.Run())
+}
+
+type host struct {
+	*firecracker.VMM
+	cgroups *cgroup.Cgroups
+	image   image.Image
+}
+
+func newHost(t *testing.T, change func(*firecracker.Config)) *host {
+	t.Helper()
+	dir, state, root := need(t, "MICROVM_TEST_DIR"), need(t, "MICROVM_TEST_STATE"), need(t, "MICROVM_TEST_CGROUP")
+	cgroups, err := cgroup.New(cgroup.Config{Root: root, Instance: "test"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	network, err := hostnet.New(hostnet.Config{Instance: "test"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	conf := firecracker.Config{
+		StateDir:        state,
+		FirecrackerPath: filepath.Join(dir, "firecracker"),
+		JailerPath:      filepath.Join(dir, "jailer"),
+		KernelPath:      filepath.Join(dir, "vmlinux"),
+		GuestdPath:      filepath.Join(dir, "guestd"),
+		CgroupDir:       cgroups.Dir(),
+		Netns:           func(ctx context.Context, _ sandbox.Plan) (string, error) { return network.Empty(ctx) },
+	}
+	if change != nil {
+		change(&conf)
+	}
+	began := time.Now()
+	vmm, err := firecracker.New(t.Context(), conf)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Logf("new %v, firecracker %s", time.Since(began), vmm.Version())
+	t.Cleanup(func() {
+		if err := vmm.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	return &host{VMM: vmm, cgroups: cgroups, image: image.Image{ID: "test", Path: filepath.Join(dir, "rootfs")}}
+}
+
+func need(t *testing.T, name string) string {
+	t.Helper()
+	value := os.Getenv(name)
+	if value == "" {
+		t.Fatalf("%s is not set", name)
+	}
+	return value
+}
+
+func (h *host) plan(slot int) sandbox.Plan {
+	id := ident.New(ident.Sandbox)
+	return sandbox.Plan{ID: id, Host: ident.Host(id), Slot: slot, VCPUs: 1, MemMiB: 256, Image: h.image, ScratchMiB: 2048}
+}
+
+// timed runs one step and says how long it took.
+func timed(t *testing.T, name string, step func() error) {
+	t.Helper()
+	began := time.Now()
+	if err := step(); err != nil {
+		t.Fatalf("%s after %v: %v", name, time.Since(began), err)
+	}
+	t.Logf("%-8s %v", name, time.Since(began).Round(100*time.Microsecond))
+}
+
+func deadline(t *testing.T) context.Context {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
+	t.Cleanup(cancel)
+	return ctx
+}
+
+// launch brings a sandbox up to its API, and takes it down at the end.
+func (h *host) launch(t *testing.T, ctx context.Context, plan sandbox.Plan) {
+	t.Helper()
+	t.Cleanup(func() { h.remove(t, plan.Host) })
+	timed(t, "cgroup", func() error { return h.cgroups.Create(ctx, plan) })
+	timed(t, "prepare", func() error { return h.Prepare(ctx, plan) })
+	timed(t, "launch", func() error { return h.Launch(ctx, plan) })
+}
+
+// remove takes a sandbox down and looks for what is left of it.
+func (h *host) remove(t *testing.T, name string) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	defer cancel()
+	timed(t, "kill", func() error { return h.cgroups.Kill(ctx, name) })
+	timed(t, "remove", func() error { return h.Remove(ctx, name) })
+	timed(t, "rmdir", func() error { return h.cgroups.Remove(ctx, name) })
+	if err := h.Remove(ctx, name); err != nil {
+		t.Errorf("remove again: %v", err)
+	}
+	for list, f := range map[string]func(context.Context) ([]string, error){"jails": h.List, "cgroups": h.cgroups.List} {
+		left, err := f(ctx)
+		if err != nil || strings.Contains(fmt.Sprint(left), name) {
+			t.Errorf("%s: %v %v", list, left, err)
+		}
+	}
+	if out, _ := exec.Command("pgrep", "-f", name).Output(); len(out) > 0 {
+		t.Errorf("processes left: %s", out)
+	}
+	children, _ := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/children", os.Getpid()))
+	for _, file := range children {
+		if data, _ := os.ReadFile(file); len(data) > 0 {
+			t.Errorf("children left: %s", data)
+		}
+	}
+}
+
+func (h *host) pid(t *testing.T, name string) int {
+	t.Helper()
+	var pid int
+	data, err := os.ReadFile(filepath.Join(h.cgroups.Dir(), name, "cgroup.procs"))
+	if err == nil {
+		_, err = fmt.Sscan(string(data), &pid)
+	}
+	if err != nil {
+		t.Fatalf("find VMM: %v", err)
+	}
+	return pid
+}
+
+func TestBootToHelloAndBack(t *testing.T) {
+	h, ctx := newHost(t, nil), deadline(t)
+	for slot := range 3 {
+		plan := h.plan(slot)
+		h.launch(t, ctx, plan)
+		began := time.Now()
+		timed(t, "start", func() error { return h.Start(ctx, plan) })
+		timed(t, "hello", func() error {
+			hello, err := h.Hello(ctx, plan.Host)
+			t.Logf("%+v", hello)
+			return err
+		})
+		t.Logf("start to hello %v", time.Since(began))
+		client := h.Client(plan.Host)
+		for range 3 {
+			timed(t, "echo", func() error { return client.Echo(ctx, "some text") })
+		}
+		h.checkJail(t, plan)
+		emptied := make(chan error, 1)
+		go func() { emptied <- h.cgroups.Emptied(ctx, plan.Host) }()
+		timed(t, "kill", func() error { return h.cgroups.Kill(ctx, plan.Host) })
+		timed(t, "emptied", func() error { return <-emptied })
+		exit, known := h.Exit(plan.Host)
+		if !known || exit.String() != "ended by SIGKILL" {
+			t.Errorf("exit %v %v", exit, known)
+		}
+	}
+}
+
+func TestTenAtOnce(t *testing.T) {
+	h, ctx := newHost(t, nil), deadline(t)
+	plan := h.plan(40)
+	h.launch(t, ctx, plan)
+	timed(t, "start", func() error { return h.Start(ctx, plan) })
+	if _, err := h.Hello(ctx, plan.Host); err != nil {
+		t.Fatal(err)
+	}
+	client := h.Client(plan.Host)
+	results := make(chan error)
+	began := time.Now()
+	for n := range 10 {
+		go func() { results <- client.Echo(ctx, fmt.Sprint("caller ", n)) }()
+	}
+	for range 10 {
+		if err := <-results; err != nil {
+			t.Error(err)
+		}
+	}
+	t.Logf("ten echoes %v", time.Since(began))
+
+	// A second daemon knows nothing but the directory.
+	other := newHost(t, nil)
+	timed(t, "adopted echo", func() error { return other.Client(plan.Host).Echo(ctx, "hi") })
+	if _, known := other.Exit(plan.Host); known {
+		t.Error("an adopted VM has an exit")
+	}
+	if err := h.Remove(ctx, plan.Host); err == nil || !strings.Contains(err.Error(), "still run") {
+		t.Errorf("removing a running jail: %v", err)
+	}
+}
+
+// checkJail reads from /proc how the VMM of a plan lives.
+func (h *host) checkJail(t *testing.T, plan sandbox.Plan) {
+	t.Helper()
+	proc := fmt.Sprintf("/proc/%d", h.pid(t, plan.Host))
+	root, err := os.Stat(proc + "/root/")
+	if err != nil {
+		t.Fatal(err)
+	}
+	jail, err := os.Stat(filepath.Join(os.Getenv("MICROVM_TEST_STATE"), "jails/firecracker", plan.Host, "root"))
+	if err != nil || !os.SameFile(root, jail) {
+		t.Errorf("root is not its jail: %v", err)
+	}
+	for _, ns := range []string{"mnt", "pid", "net"} {
+		theirs, err1 := os.Readlink(proc + "/ns/" + ns)
+		ours, err2 := os.Readlink("/proc/self/ns/" + ns)
+		if err1 != nil || err2 != nil || theirs == ours {
+			t.Errorf("namespace %s: %q, ours %q, %v %v", ns, theirs, ours, err1, err2)
+		}
+	}
+	uid := h.UID(plan.Slot)
+	tasks, _ := filepath.Glob(proc + "/task/*/status")
+	if len(tasks) < 3 {
+		t.Errorf("%d threads", len(tasks))
+	}
+	for _, task := range tasks {
+		data, err := os.ReadFile(task)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, want := range []string{
+			"Seccomp:\t2\n", "CapEff:\t0000000000000000\n", "CapPrm:\t0000000000000000\n", "NoNewPrivs:\t1\n", "Groups:\t \n",
+			fmt.Sprintf("Uid:\t%d\t%d\t%d\t%d\n", uid, uid, uid, uid), fmt.Sprintf("Gid:\t%d\t%d\t%d\t%d\n", uid, uid, uid, uid),
+		} {
+			if !strings.Contains(string(data), want) {
+				t.Errorf("%s lacks %q:\n%s", task, want, data)
+			}
+		}
+	}
+	limits, _ := os.ReadFile(proc + "/limits")
+	for _, want := range []string{"core file size 0 0", "open files 2048 2048", fmt.Sprintf("file size %d", 2048<<20+16<<20)} {
+		if !strings.Contains(strings.Join(strings.Fields(string(limits)), " "), want) {
+			t.Errorf("limits lack %q:\n%s", want, limits)
+		}
+	}
+	fds, _ := filepath.Glob(proc + "/fd/*")
+	for _, fd := range fds {
+		target, _ := os.Readlink(fd)
+		t.Logf("fd %s %s", filepath.Base(fd), target)
+	}
+	for _, file := range []string{"memory.current", "memory.peak", "memory.max", "memory.swap.max", "memory.oom.group", "pids.current", "pids.peak", "pids.max", "cpu.max"} {
+		data, err := os.ReadFile(filepath.Join(h.cgroups.Dir(), plan.Host, file))
+		t.Logf("%s %s %v", file, strings.TrimSpace(string(data)), err)
+	}
+}
+
+func TestPrepareTwice(t *testing.T) {
+	h, ctx := newHost(t, nil), deadline(t)
+	plan := h.plan(7)
+	h.launch(t, ctx, plan)
+	if err := h.Prepare(ctx, plan); err == nil {
+		t.Error("a jail was prepared twice")
+	}
+	if err := h.cgroups.Create(ctx, plan); err == nil {
+		t.Error("a cgroup with a process was made anew")
+	}
+}
+
+func TestFailedLaunches(t *testing.T) {
+	for name, c := range map[string]struct {
+		change func(*firecracker.Config)
+		cgroup bool
+		want   string
+	}{
+		"no cgroup": {nil, false, "cgroup.procs"},
+		"no namespace": {func(c *firecracker.Config) {
+			c.Debug = true
+			c.Netns = func(context.Context, sandbox.Plan) (string, error) { return "/nonexistent", nil }
+		}, true, "/nonexistent"},
+		"quiet": {func(c *firecracker.Config) {
+			c.Netns = func(context.Context, sandbox.Plan) (string, error) { return "/nonexistent", nil }
+		}, true, "run jailer: signal: aborted"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			h, ctx := newHost(t, c.change), deadline(t)
+			plan := h.plan(20)
+			t.Cleanup(func() { h.remove(t, plan.Host) })
+			if c.cgroup {
+				timed(t, "cgroup", func() error { return h.cgroups.Create(ctx, plan) })
+			}
+			timed(t, "prepare", func() error { return h.Prepare(ctx, plan) })
+			err := h.Launch(ctx, plan)
+			if err == nil || !strings.Contains(err.Error(), c.want) {
+				t.Errorf("want %q, got %v", c.want, err)
+			}
+			t.Log(err)
+		})
+	}
+}
+
+func TestBadConfigurationIsTold(t *testing.T) {
+	h, ctx := newHost(t, nil), deadline(t)
+	plan := h.plan(21)
+	h.launch(t, ctx, plan)
+	jail := filepath.Join(os.Getenv("MICROVM_TEST_STATE"), "jails/firecracker", plan.Host, "root")
+	if err := os.Remove(filepath.Join(jail, "scratch")); err != nil {
+		t.Fatal(err)
+	}
+	err := h.Start(ctx, plan)
+	if err == nil || !strings.Contains(err.Error(), "put /drives/scratch") || !strings.Contains(err.Error(), "status 400") {
+		t.Errorf("start: %v", err)
+	}
+	t.Log(err)
+}
+
+func TestDebugConsole(t *testing.T) {
+	h, ctx := newHost(t, func(c *firecracker.Config) { c.Debug = true }), deadline(t)
+	plan := h.plan(22)
+	h.launch(t, ctx, plan)
+	timed(t, "start", func() error { return h.Start(ctx, plan) })
+	timed(t, "hello", func() error { _, err := h.Hello(ctx, plan.Host); return err })
+	_, err := h.Hello(ctx, plan.Host)
+	if err == nil || !strings.Contains(err.Error(), "console") {
+		t.Errorf("a second hello: %v", err)
+	}
+	t.Log(err)
+}
+
+var _ = guestwire.Protocol
