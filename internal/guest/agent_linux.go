@@ -153,6 +153,11 @@ func (a *Agent) admit(conn net.Conn) bool {
 // can be found, and waits until all is over.
 func (a *Agent) Close() error {
 	a.mu.Lock()
+	if a.closed {
+		a.mu.Unlock()
+		a.work.Wait()
+		return nil
+	}
 	a.closed = true
 	a.end()
 	for l := range a.listeners {

@@ -1,0 +1,149 @@
+package guest
+
+import (
+	"context"
+	"crypto/rand"
+	"net"
+	"net/http"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"github.com/microvmd/microvm/internal/guestwire"
+)
+
+// box is an agent that serves a Unix socket, and the host's client of it.
+type box struct {
+	*guestwire.Client
+	agent *Agent
+	root  string
+	sock  string
+}
+
+// newBox makes an agent that works in a temporary directory as the user who
+// runs the tests, and configures it.
+func newBox(t testing.TB, change ...func(*Config)) *box {
+	t.Helper()
+	b := newBareBox(t, change...)
+	if _, err := b.Configure(t.Context(), configuration(1)); err != nil {
+		t.Fatal(err)
+	}
+	return b
+}
+
+func newBareBox(t testing.TB, change ...func(*Config)) *box {
+	t.Helper()
+	root := t.TempDir()
+	conf := Config{Version: "test", Root: root, SameUser: true}
+	for _, c := range change {
+		c(&conf)
+	}
+	agent, err := New(conf)
+	if err != nil {
+		t.Fatal(err)
+	}
+	sock := filepath.Join(t.TempDir(), "agent.sock")
+	listener, err := net.Listen("unix", sock)
+	if err != nil {
+		t.Fatal(err)
+	}
+	served := make(chan error, 1)
+	go func() { served <- agent.Serve(listener) }()
+	t.Cleanup(func() {
+		if err := agent.Close(); err != nil {
+			t.Error(err)
+		}
+		<-served
+	})
+	return &box{Client: newClient(t, sock, nil), agent: agent, root: root, sock: sock}
+}
+
+// newClient makes a client; wrap, where given, wraps each connection.
+func newClient(t testing.TB, sock string, wrap func(net.Conn) net.Conn) *guestwire.Client {
+	transport := &http.Transport{
+		MaxResponseHeaderBytes: guestwire.MaxReplyHeader,
+		DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
+			conn, err := (&net.Dialer{}).DialContext(ctx, "unix", sock)
+			if err == nil && wrap != nil {
+				conn = wrap(conn)
+			}
+			return conn, err
+		},
+	}
+	t.Cleanup(transport.CloseIdleConnections)
+	return guestwire.NewClient(transport)
+}
+
+func configuration(generation int64) guestwire.Configure {
+	entropy := make([]byte, 32)
+	_, _ = rand.Read(entropy)
+	return guestwire.Configure{
+		Generation: generation, Hostname: "box", TimeNS: time.Now().UnixNano(), Entropy: entropy,
+		User: "user", Workdir: "/workspace", Env: map[string]string{"PATH": "/usr/bin:/bin", "LANG": "C.UTF-8"},
+	}
+}
+
+// script is a Start of sh -c text.
+func script(text string) guestwire.Start {
+	return guestwire.Start{Cmd: "sh", Args: []string{"-c", text}}
+}
+
+// outcome is what a program left: the bytes of each stream from the offset at
+// which they begin, and how it ended.
+type outcome struct {
+	out, err   []byte
+	outAt      int64 // offset of the first byte of out
+	exit       guestwire.Exit
+	gaps       int
+	stdoutNext int64
+	stderrNext int64
+}
+
+// run starts a program and pulls until it is over.
+func (b *box) run(t testing.TB, id string, start guestwire.Start) outcome {
+	t.Helper()
+	if _, err := b.Start(t.Context(), id, start); err != nil {
+		t.Fatal(err)
+	}
+	return b.finish(t, id)
+}
+
+func (b *box) finish(t testing.TB, id string) outcome {
+	t.Helper()
+	var o outcome
+	for {
+		exit, err := b.Pull(t.Context(), id, guestwire.Pull{Stdout: o.stdoutNext, Stderr: o.stderrNext, WaitMS: guestwire.MaxPullWait}, o.take)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if exit != nil {
+			o.exit = *exit
+			return o
+		}
+	}
+}
+
+func (o *outcome) take(f guestwire.Frame) error {
+	next, kept := &o.stdoutNext, &o.out
+	if f.Type == guestwire.StderrFrame {
+		next, kept = &o.stderrNext, &o.err
+	}
+	if f.Offset > *next {
+		o.gaps++
+		*kept = nil
+	}
+	if f.Type == guestwire.StdoutFrame && len(*kept) == 0 {
+		o.outAt = f.Offset
+	}
+	*kept = append(*kept, f.Payload...)
+	*next = f.Offset + int64(len(f.Payload))
+	return nil
+}
+
+func (o outcome) code(t testing.TB) int {
+	t.Helper()
+	if o.exit.ExitCode == nil {
+		t.Fatalf("no exit code: %+v", o.exit)
+	}
+	return *o.exit.ExitCode
+}
