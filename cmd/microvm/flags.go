@@ -1,0 +1,79 @@
+package main
+
+import (
+	"fmt"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/spf13/pflag"
+)
+
+// seconds is a flag for a time that the API takes in whole seconds: "90" or
+// "90s", "15m", "2h". Zero is not set.
+type seconds int
+
+func (s *seconds) String() string {
+	if *s == 0 {
+		return ""
+	}
+	return (time.Duration(*s) * time.Second).String()
+}
+
+func (s *seconds) Type() string { return "time" }
+
+func (s *seconds) Set(text string) error {
+	n, err := strconv.Atoi(text)
+	if err != nil {
+		d, err := time.ParseDuration(text)
+		if err != nil {
+			return fmt.Errorf("must be seconds or a time such as 90s, 15m or 2h")
+		}
+		if d%time.Second != 0 {
+			return fmt.Errorf("must be whole seconds")
+		}
+		n = int(d / time.Second)
+	}
+	if n < 1 {
+		return fmt.Errorf("must be at least 1 s")
+	}
+	*s = seconds(n)
+	return nil
+}
+
+// pointer is the value for an optional field of the API.
+func (s seconds) pointer() *int {
+	if s == 0 {
+		return nil
+	}
+	return new(int(s))
+}
+
+// pairs is a flag k=v that may come several times.
+type pairs map[string]string
+
+func (p *pairs) String() string { return "" }
+func (p *pairs) Type() string   { return "key=value" }
+
+func (p *pairs) Set(text string) error {
+	key, value, ok := strings.Cut(text, "=")
+	if !ok || key == "" {
+		return fmt.Errorf("must be KEY=VALUE")
+	}
+	if _, twice := (*p)[key]; twice {
+		return fmt.Errorf("%q comes twice", key)
+	}
+	if *p == nil {
+		*p = pairs{}
+	}
+	(*p)[key] = value
+	return nil
+}
+
+// optional returns a pointer to a flag's value when the flag was given.
+func optional[T any](flags *pflag.FlagSet, name string, value T) *T {
+	if !flags.Changed(name) {
+		return nil
+	}
+	return &value
+}

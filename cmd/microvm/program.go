@@ -1,0 +1,129 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"strconv"
+	"strings"
+	"unicode"
+
+	"github.com/spf13/cobra"
+
+	microvm "github.com/microvmd/microvm/sdk/go"
+)
+
+// printOutput prints what a program printed, as it is, and says on standard
+// error what of it is not there.
+func printOutput(cmd *cobra.Command, exe *microvm.Execution) error {
+	stdout, stderr := cmd.OutOrStdout(), cmd.ErrOrStderr()
+	if _, err := io.WriteString(stdout, exe.Stdout); err != nil {
+		return outputError(fmt.Errorf("print standard output: %w", err))
+	}
+	if _, err := io.WriteString(stderr, exe.Stderr); err != nil {
+		return outputError(fmt.Errorf("print standard error: %w", err))
+	}
+	if onTerminal(stderr) && exe.Stderr != "" && !strings.HasSuffix(exe.Stderr, "\n") {
+		fmt.Fprintln(stderr) // what follows is ours
+	}
+	noteMissing(stderr, "standard output", exe.Stdout, exe.StdoutTruncated, exe.StdoutBytes)
+	noteMissing(stderr, "standard error", exe.Stderr, exe.StderrTruncated, exe.StderrBytes)
+	return nil
+}
+
+func noteMissing(w io.Writer, stream, text string, truncated bool, written int64) {
+	switch {
+	case truncated:
+		fmt.Fprintf(w, "note: %s had %s, and only its end was kept\n", stream, size(written))
+	case int64(len(text)) != written && strings.ContainsRune(text, unicode.ReplacementChar):
+		fmt.Fprintf(w, "note: %s had bytes that are no UTF-8, which were replaced; let the program write a file, and use microvm cp\n", stream)
+	}
+}
+
+// programEnd turns an ending into the exit code of this program: nil, or a
+// *codeError that explains what the program could not say itself.
+func programEnd(stderr io.Writer, exe *microvm.Execution) error {
+	if err := exe.Err(); err != nil {
+		return &codeError{code: endingCode(err), err: fmt.Errorf("%s: %w", exe.Cmd, err)}
+	}
+	if exe.OOMKilled {
+		fmt.Fprintln(stderr, "note: the guest ran out of memory and killed a process of the program; give it more with --mem-mib")
+	}
+	switch {
+	case exe.ExitCode != nil && *exe.ExitCode == 0:
+		return nil
+	case exe.ExitCode != nil:
+		return &codeError{code: *exe.ExitCode}
+	case exe.Signal != nil:
+		number, known := signalNumber(*exe.Signal)
+		if !known {
+			return &codeError{code: exitUnanswered, err: fmt.Errorf("%s: was ended by %s, which has no number here", exe.Cmd, *exe.Signal)}
+		}
+		fmt.Fprintf(stderr, "note: %s was ended by a signal, %s\n", clean(exe.Cmd), clean(*exe.Signal))
+		return &codeError{code: exitSignalShift + number}
+	default:
+		return &codeError{code: exitUnanswered, err: fmt.Errorf("%s: ended without an exit code or a signal", exe.Cmd)}
+	}
+}
+
+func endingCode(err error) int {
+	var ending *microvm.EndingError
+	switch {
+	case !errors.As(err, &ending):
+		return exitUnanswered
+	case ending.Status == microvm.ExecutionStatusTimedOut:
+		return exitTimeout
+	case ending.Status != microvm.ExecutionStatusFailed:
+		return exitUnanswered
+	case ending.Reason == microvm.ExecutionReasonPermissionDenied:
+		return exitNotAllowed
+	case ending.Reason == microvm.ExecutionReasonCommandNotFound:
+		return exitNotFound
+	default:
+		return exitUnanswered
+	}
+}
+
+// fixEnding puts this program's flags into the advice of an ending.
+func fixEnding(e *microvm.EndingError) string {
+	switch e.Reason {
+	case microvm.ExecutionReasonTimeout:
+		return "give it a longer --timeout, or less to do"
+	case microvm.ExecutionReasonTTL:
+		return "run it again in a new sandbox with a longer --ttl"
+	case microvm.ExecutionReasonBadDirectory:
+		return "change --cwd, or make the directory first"
+	case microvm.ExecutionReasonUserNotFound:
+		return "change --user; images have user and root"
+	case microvm.ExecutionReasonCommandNotFound:
+		return "correct the command, or put the program there first; for shell syntax run sh -c"
+	default:
+		return e.Remedy
+	}
+}
+
+// guestSignals are the numbers of a guest's signals, which is Linux on amd64 or
+// arm64 (signal(7)); this program may run elsewhere.
+var guestSignals = []string{
+	1: "HUP", "INT", "QUIT", "ILL", "TRAP", "ABRT", "BUS", "FPE", "KILL", "USR1", "SEGV", "USR2", "PIPE", "ALRM", "TERM", "STKFLT",
+	"CHLD", "CONT", "STOP", "TSTP", "TTIN", "TTOU", "URG", "XCPU", "XFSZ", "VTALRM", "PROF", "WINCH", "IO", "PWR", "SYS",
+}
+
+// signalNumber is the number of a signal by its name; real-time signals are
+// SIGRT0 (32) to SIGRT32 (64).
+func signalNumber(name string) (int, bool) {
+	short, ok := strings.CutPrefix(name, "SIG")
+	if !ok {
+		return 0, false
+	}
+	if text, ok := strings.CutPrefix(short, "RT"); ok {
+		n, err := strconv.Atoi(text)
+		return 32 + n, err == nil && n >= 0 && n <= 32
+	}
+	for number, known := range guestSignals {
+		if number > 0 && known == short {
+			return number, true
+		}
+	}
+	return 0, false
+}
