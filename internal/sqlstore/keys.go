@@ -8,9 +8,11 @@ import (
 	"errors"
 	"fmt"
 	"time"
-
-	"github.com/microvmd/microvm/internal/fault"
 )
+
+// ErrNoKey means that no key has the hash; what a caller is told is not the
+// store's to say.
+var ErrNoKey = errors.New("no such key")
 
 // Key is what is kept of an API key. The key itself is shown once and kept
 // nowhere.
@@ -49,12 +51,12 @@ func (s *Store) InsertKey(ctx context.Context, k Key) error {
 	return s.explain("insert key", err)
 }
 
-// KeyByHash finds the key with this hash, or fault.TokenInvalid. How long it
+// KeyByHash finds the key with this hash, or ErrNoKey. How long it
 // takes tells nothing of use: a caller cannot choose the hash of a guess.
 func (s *Store) KeyByHash(ctx context.Context, hash [32]byte) (Key, error) {
 	k, err := scanKey(s.read.QueryRowContext(ctx, selectKey+" WHERE hash = $1", hex.EncodeToString(hash[:])))
 	if errors.Is(err, sql.ErrNoRows) || err == nil && subtle.ConstantTimeCompare(k.Hash[:], hash[:]) != 1 {
-		return Key{}, fault.New(fault.TokenInvalid, "this API key is not known here; use one that this node's administrator made")
+		return Key{}, fmt.Errorf("read key: %w", ErrNoKey)
 	}
 	return k, s.explain("read key", err)
 }
