@@ -51,7 +51,7 @@ func (v *VMM) Client(host string) *guestwire.Client {
 		MaxResponseHeaderBytes: guestwire.MaxReplyHeader,
 		DisableCompression:     true,
 	}
-	v.agents[host] = &agent{client: guestwire.NewClient(transport), transport: transport, cancel: cancel}
+	v.agents[host] = &agent{client: guestwire.NewClient(noUpgrade{transport}), transport: transport, cancel: cancel}
 	return v.agents[host].client
 }
 

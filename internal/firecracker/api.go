@@ -29,17 +29,30 @@ type api struct {
 // newAPI makes a client over dial, which connects to the API's socket.
 func newAPI(dial func(context.Context) (net.Conn, error)) *api {
 	return &api{http: &http.Client{
-		Transport: &http.Transport{
+		Transport: noUpgrade{&http.Transport{
 			DialContext:            func(ctx context.Context, _, _ string) (net.Conn, error) { return dial(ctx) },
 			MaxConnsPerHost:        1,
 			MaxResponseHeaderBytes: apiHeader,
 			DisableCompression:     true,
-		},
+		}},
 		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
 	}}
 }
 
 func (a *api) close() { a.http.CloseIdleConnections() }
+
+// noUpgrade refuses "101 Switching Protocols": net/http hands such a connection
+// over as the reply's body, and the request's context bounds it no more.
+type noUpgrade struct{ *http.Transport }
+
+// RoundTrip implements http.RoundTripper.
+func (t noUpgrade) RoundTrip(request *http.Request) (*http.Response, error) {
+	reply, err := t.Transport.RoundTrip(request)
+	if err == nil && reply.StatusCode == http.StatusSwitchingProtocols {
+		return nil, errors.Join(errors.New("the other side switched protocols"), reply.Body.Close())
+	}
+	return reply, err
+}
 
 // The bodies of the calls, as in Firecracker's src/firecracker/swagger.
 type (
