@@ -19,6 +19,9 @@ func HandlerAgent(handler http.Handler) AgentFactory {
 			}
 			recorder := httptest.NewRecorder()
 			handler.ServeHTTP(recorder, r)
+			if err := r.Context().Err(); err != nil {
+				return nil, err // as a real transport does
+			}
 			return recorder.Result(), nil
 		})
 		return transport, func() {}, nil
