@@ -17,19 +17,10 @@ import (
 	"github.com/microvmd/microvm/internal/posture"
 )
 
-// doctorExit is the exit code of a doctor that has already printed what it
-// found: 1 when something fails, 2 when nothing fails and something is not
-// known. A warning does not change the exit code.
-type doctorExit int
-
-func (e doctorExit) Error() string { return fmt.Sprintf("doctor: exit code %d", int(e)) }
-
-// ExitCode is what the program should end with.
-func (e doctorExit) ExitCode() int { return int(e) }
-
+// Exit codes of doctor, which has then printed what it found.
 const (
-	exitFail    doctorExit = 1
-	exitUnknown doctorExit = 2
+	exitHostFails   = 1 // something fails
+	exitHostUnknown = 3 // nothing fails, and something could not be read
 )
 
 func newDoctorCommand() *cobra.Command {
@@ -44,7 +35,7 @@ what is wanted, and how to get there. Nothing is changed.
 KVM is judged by booting a tiny program and timing it, not by its being there.
 
 Exit code: 0 when nothing fails (warnings are printed), 1 when something fails,
-2 when nothing fails and something could not be read. With --kvm only the
+3 when nothing fails and something could not be read. With --kvm only the
 verdict on KVM is printed, and the exit code is 0 for hardware and 1 for all
 else.`,
 		Args: cobra.NoArgs,
@@ -97,7 +88,7 @@ func doctorKVM(report posture.KVMReport, format string, out io.Writer) error {
 		fmt.Fprintf(out, "%s\n", report.Verdict)
 	}
 	if report.Verdict != posture.Hardware {
-		return exitFail
+		return &codeError{code: exitHostFails}
 	}
 	return nil
 }
@@ -185,9 +176,9 @@ func printFindings(findings []posture.Finding, format string, out io.Writer) err
 	}
 	switch worst {
 	case posture.Fail:
-		return exitFail
+		return &codeError{code: exitHostFails}
 	case posture.Unknown:
-		return exitUnknown
+		return &codeError{code: exitHostUnknown}
 	}
 	return nil
 }

@@ -8,6 +8,7 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"text/tabwriter"
 
@@ -85,14 +86,14 @@ func runSetup(ctx context.Context, o setupOptions, format string, out, errs io.W
 	}
 	// What cannot succeed is refused before minutes of building.
 	if !o.onlyCache && os.Geteuid() != 0 {
-		return fmt.Errorf("setup %s: needs root; repeat with sudo, or with --only-cache to fill the cache only", o.stateDir)
+		return hint(fmt.Errorf("setup %s: needs root", o.stateDir), "repeat with sudo, or with --only-cache to fill the cache only")
 	}
 	if !o.onlyCache && !filepath.IsAbs(o.stateDir) {
-		return fmt.Errorf("setup: --state-dir %q must be absolute", o.stateDir)
+		return usage("--state-dir %q must be absolute", o.stateDir)
 	}
 	sources, err := artifact.ParseSources(o.sources)
 	if err != nil {
-		return fmt.Errorf("setup: %w", err)
+		return usage("--sources: %w", err)
 	}
 	cache, err := cacheDir(o.cache)
 	if err != nil {
@@ -111,12 +112,20 @@ func runSetup(ctx context.Context, o setupOptions, format string, out, errs io.W
 	}
 	names := []string{"firecracker", "guest-kernel"}
 	for _, image := range o.images {
-		names = append(names, "image-"+image)
+		if name := "image-" + image; !slices.Contains(names, name) {
+			names = append(names, name)
+		}
+	}
+	for _, name := range names {
+		if !slices.Contains(store.Names(), name) {
+			printer.Close()
+			return usage("setup: there is no %s for this machine; there are %s", name, strings.Join(store.Names(), ", "))
+		}
 	}
 	got, err := store.EnsureAll(ctx, names...)
 	printer.Close()
 	if err != nil {
-		return fmt.Errorf("setup: %w\n%s", err, setupAdvice(err, o))
+		return hint(fmt.Errorf("setup: %w", err), setupAdvice(err, o))
 	}
 	if !o.onlyCache {
 		if err := artifact.Install(ctx, o.stateDir, got); err != nil {
@@ -131,11 +140,11 @@ func setupAdvice(err error, o setupOptions) string {
 	var wrong *artifact.ChecksumError
 	switch {
 	case errors.As(err, &wrong):
-		return "The bytes are not the ones that were pinned, and nothing was kept. Repeat once; if it happens again, do not use that source, and report it."
-	case !o.onlyCache && !o.unsupported && strings.Contains(err.Error(), "firecracker"):
-		return "Where the release page cannot be reached, --allow-unsupported-firecracker takes an older Firecracker, without security fixes, from a package registry."
+		return "the bytes are not the ones that were pinned, and nothing was kept; repeat once, and if it happens again, report it"
+	case errors.Is(err, artifact.ErrOlderNotTried):
+		return "where the release page cannot be reached, --allow-unsupported-firecracker takes an older Firecracker, without security fixes, from a package registry"
 	default:
-		return "What was got so far is in the cache: mend the cause and repeat, and only what is missing is done."
+		return "mend the cause and repeat: what was got so far is in the cache"
 	}
 }
 

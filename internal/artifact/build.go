@@ -142,7 +142,21 @@ func (s *Store) recipeKey(o origin) (string, error) {
 	return hex.EncodeToString(hash.Sum(nil))[:32], err
 }
 
+// debianArch is an architecture as Debian names it, which recipes speak.
+func debianArch(arch string) string {
+	switch arch {
+	case "x86_64":
+		return "amd64"
+	case "aarch64":
+		return "arm64"
+	}
+	return arch
+}
+
 // fromRecipe writes the recipe to a folder and runs its build.sh with bash.
+// ARCH is the architecture as Debian names it, MICROVM_SCRATCH a directory on
+// disk for the script's own work (not TMPDIR: that would reach programs in a
+// root which the script makes and enters, where the directory is not).
 // Standard error becomes progress; all output is kept in the cache's logs.
 func (s *Store) fromRecipe(ctx context.Context, name string, o origin, outdir string, report func(string)) (err error) {
 	work, err := os.MkdirTemp(filepath.Dir(outdir), tempPrefix+"recipe-")
@@ -181,7 +195,7 @@ func (s *Store) fromRecipe(ctx context.Context, name string, o origin, outdir st
 	err = command{
 		args:   []string{"bash", filepath.Join(work, o.Recipe, "build.sh"), outdir},
 		dir:    work,
-		env:    []string{"MICROVM_ARCH=" + s.options.Arch, "TMPDIR=" + scratch},
+		env:    []string{"ARCH=" + debianArch(s.options.Arch), "MICROVM_SCRATCH=" + scratch},
 		log:    &logFile{file: file, left: maxLogBytes},
 		report: report,
 	}.run(ctx)

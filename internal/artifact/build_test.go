@@ -232,8 +232,9 @@ func imageRecipe(body string) fstest.MapFS {
 
 const goodImage = `
 say "making it"
+[ "$ARCH" = amd64 ] || [ "$ARCH" = arm64 ]
 "$(dirname "$0")/tool" > "$1/rootfs.ext4"
-echo scratch > "$TMPDIR/scratch"
+echo scratch > "$MICROVM_SCRATCH/scratch"
 d=$(sha256sum "$1/rootfs.ext4" | cut -d' ' -f1)
 echo "{\"id\":\"python\",\"digest\":\"sha256:$d\"}" > "$1/image.json"
 `

@@ -363,7 +363,7 @@ func TestOldVersionIsUsedOnlyWhenAllowed(t *testing.T) {
 	v.Supported = false
 	r.store.manifest.Artifacts[0].Versions[0] = v
 	r.store.options.SupportedOnly = true
-	if _, err := r.store.Ensure(t.Context(), "firecracker"); err == nil || !strings.Contains(err.Error(), "out of support") {
+	if _, err := r.store.Ensure(t.Context(), "firecracker"); !errors.Is(err, ErrOlderNotTried) {
 		t.Fatalf("error is %v", err)
 	}
 	if r.requests.Load() != 0 {

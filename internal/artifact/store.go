@@ -152,8 +152,21 @@ func (s *Store) Ensure(ctx context.Context, name string) (Artifact, error) {
 	return got, nil
 }
 
-func (s *Store) ensure(ctx context.Context, name string) (Artifact, error) {
+// ErrOlderNotTried is part of an Ensure's error when a version that is out of
+// support was left out because of SupportedOnly.
+var ErrOlderNotTried = errors.New("an older version, out of support, was not tried")
+
+func (s *Store) ensure(ctx context.Context, name string) (got Artifact, err error) {
 	e, err := s.manifest.find(name, s.options.Arch, s.options.SupportedOnly)
+	if s.options.SupportedOnly {
+		if all, allErr := s.manifest.find(name, s.options.Arch, false); allErr == nil && len(all.Versions) > len(e.Versions) {
+			defer func() {
+				if err != nil {
+					err = errors.Join(err, ErrOlderNotTried)
+				}
+			}()
+		}
+	}
 	if err != nil {
 		return Artifact{}, err
 	}

@@ -22,7 +22,7 @@ const (
 	Emulated Verdict = "emulated" // it works, and guest code is interpreted or translated
 	Unusable Verdict = "unusable" // the device is there and a guest does not run
 	Absent   Verdict = "absent"   // no /dev/kvm
-	Unproven Verdict = "unknown"  // no probe for this machine
+	Unproven Verdict = "unknown"  // not judged: no probe for this machine, or interrupted
 )
 
 // KVMReport is the outcome of one probe boot.
