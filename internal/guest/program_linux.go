@@ -201,7 +201,7 @@ func startRefusal(err error) error {
 	switch {
 	case errors.Is(err, syscall.ENOENT), errors.Is(err, syscall.ENOTDIR):
 		return refuse(guestwire.CommandNotFound, err.Error())
-	case errors.Is(err, syscall.EACCES):
+	case errors.Is(err, syscall.EACCES), errors.Is(err, syscall.ENOEXEC): // 126 to a shell, both
 		return refuse(guestwire.PermissionDenied, err.Error())
 	default:
 		return refuse(guestwire.StartFailed, err.Error())
