@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"os/exec"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -85,11 +86,11 @@ func finish(cmd *cobra.Command, err error, began bool, stderr io.Writer) int {
 }
 
 func exitCode(err error, misused, runsProgram bool) int {
-	var coder interface{ ExitCode() int }
 	var interrupted *interruption
+	if code, chosen := chosenCode(err); chosen {
+		return code
+	}
 	switch {
-	case errors.As(err, &coder):
-		return coder.ExitCode()
 	case errors.As(err, &interrupted):
 		return exitSignalShift + int(interrupted.signal)
 	case runsProgram:
@@ -104,12 +105,26 @@ func exitCode(err error, misused, runsProgram bool) int {
 // silent reports whether everything was said already: an error that only
 // carries an exit code.
 func silent(err error) bool {
-	var coder interface{ ExitCode() int }
 	var coded *codeError
 	if errors.As(err, &coded) {
 		return coded.err == nil
 	}
-	return errors.As(err, &coder)
+	_, chosen := chosenCode(err)
+	return chosen
+}
+
+// chosenCode is the code that an error of a verb chose to end with. A program
+// on this machine that failed has a method of the same name, and chose nothing.
+func chosenCode(err error) (int, bool) {
+	var coder interface {
+		error
+		ExitCode() int
+	}
+	var local *exec.ExitError
+	if !errors.As(err, &coder) || errors.As(err, &local) && coder == error(local) {
+		return 0, false
+	}
+	return coder.ExitCode(), true
 }
 
 // programAnnotation marks the commands whose exit code is a program's.

@@ -78,11 +78,6 @@ Start with:  microvm run python -- python3 -c 'print("hello")'`,
 	return root, g
 }
 
-// hostCommands are the verbs that make and judge a host.
-func hostCommands() []*cobra.Command {
-	return []*cobra.Command{newSetupCommand(), newDoctorCommand(), newMachineCommand()}
-}
-
 // group makes a command that only holds others: without one of them it shows
 // its help, and a wrong one is refused.
 func group(cmd *cobra.Command) *cobra.Command {
