@@ -107,7 +107,7 @@ func TestEndingsAreTold(t *testing.T) {
 		{sh("kill -9 $$"), execution.Exited, "", -1, "SIGKILL"},
 		{sh("kill -TERM $$"), execution.Exited, "", -1, "SIGTERM"},
 		{execution.Spec{Cmd: "no-such-program"}, execution.Failed, execution.CommandNotFound, -1, ""},
-		{execution.Spec{Cmd: "/etc/passwd"}, execution.Failed, execution.PermissionDenied, -1, ""},
+		{execution.Spec{Cmd: "/etc/hosts"}, execution.Failed, execution.PermissionDenied, -1, ""},
 		{execution.Spec{Cmd: "true", Cwd: "none"}, execution.Failed, execution.BadDirectory, -1, ""},
 		{execution.Spec{Cmd: "true", User: "nobody-here"}, execution.Failed, execution.UserNotFound, -1, ""},
 		{execution.Spec{Cmd: "sleep", Args: []string{"600"}, Timeout: time.Second}, execution.TimedOut, execution.Timeout, -1, "SIGKILL"},

@@ -291,14 +291,18 @@ func (r *run) vanished(ctx context.Context, err error) *ending {
 
 func end(change ending) *ending { return &change }
 
-// finish stores the end. It tries until the store takes it or the sandbox is
-// gone; then the next start of the daemon settles the row.
+// finish stores the end, then shows it: what a caller has seen survives a
+// crash. It tries until the store takes it or the sandbox is gone; then the
+// next start of the daemon settles the row.
 func (r *run) finish(ctx context.Context, change ending) {
-	r.mu.Lock()
-	change(&r.e)
-	r.e.Finished = time.Now()
-	e := r.e
-	r.mu.Unlock()
+	e := r.snapshot()
+	change(&e)
+	e.Finished = time.Now()
+	defer func() {
+		r.mu.Lock()
+		defer r.mu.Unlock()
+		r.e = e
+	}()
 	ctx = context.WithoutCancel(ctx)
 	for wait := retryPause; ; wait = min(2*wait, time.Second) {
 		err := r.m.cfg.Store.FinishExecution(ctx, e)
