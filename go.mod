@@ -3,9 +3,11 @@ module github.com/microvmd/microvm
 go 1.26.0
 
 require (
-	github.com/rogpeppe/go-internal v1.16.0 // indirect
-	golang.org/x/term v0.48.0 // indirect
+	github.com/rogpeppe/go-internal v1.16.0
+	golang.org/x/term v0.48.0
 )
+
+require golang.org/x/tools v0.52.0 // indirect
 
 require (
 	github.com/apapsch/go-jsonmerge/v2 v2.0.0 // indirect
@@ -30,7 +32,7 @@ require (
 	github.com/santhosh-tekuri/jsonschema/v6 v6.0.3 // indirect
 	github.com/sethvargo/go-retry v0.5.0 // indirect
 	github.com/spf13/cobra v1.10.2
-	github.com/spf13/pflag v1.0.9 // indirect
+	github.com/spf13/pflag v1.0.9
 	go.uber.org/multierr v1.11.0 // indirect
 	golang.org/x/sync v0.24.0 // indirect
 	golang.org/x/sys v0.50.0
