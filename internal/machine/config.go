@@ -110,7 +110,9 @@ func (c *Config) fill() error {
 // ValueError is a setting out of its range.
 type ValueError struct{ Field, Value, Want string }
 
-func (e *ValueError) Error() string { return fmt.Sprintf("%s is %s: want %s", e.Field, e.Value, e.Want) }
+func (e *ValueError) Error() string {
+	return fmt.Sprintf("%s is %s: want %s", e.Field, e.Value, e.Want)
+}
 
 func (c *Config) validate() error {
 	var errs []error

@@ -21,9 +21,9 @@ const (
 	// mailboxSlack is left for headers, manifests and the end of the archive.
 	mailboxSlack = 1 << 20
 	// seedLimit is how much of the mailbox the host's init reads.
-	seedLimit = 1 << 20
-	partialName  = ".push"
-	planPath     = "run/machine-push/plan"
+	seedLimit   = 1 << 20
+	partialName = ".push"
+	planPath    = "run/machine-push/plan"
 )
 
 // Manifests in the host: what is on the data disk stays, everything else goes with each stop.

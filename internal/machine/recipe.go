@@ -14,8 +14,8 @@ import (
 
 // recipe is a directory that is built once and then shared, found by the content of what it is built from.
 type recipe struct {
-	name  string                                                        // "qemu", "host"
-	parts [][]byte                                                      // everything that decides the result
+	name  string                                                     // "qemu", "host"
+	parts [][]byte                                                   // everything that decides the result
 	build func(ctx context.Context, dir string, log io.Writer) error // fills the empty dir
 }
 

@@ -69,10 +69,35 @@ func qemuRoot() recipe {
 	}
 }
 
-// hostRoot builds host.img, vmlinuz, initrd and packages.txt (what exactly it was built from).
-func hostRoot(extra []string) recipe {
+// hostBase builds the packages of the host root as a directory tree "root", with vmlinuz and packages.txt (what exactly it was
+// built from) beside it. It needs the network; everything of ours comes later.
+func hostBase(extra []string) recipe {
 	packages := append(strings.Fields(hostText("packages")), extra...)
-	r := recipe{name: "host", parts: [][]byte{[]byte(recipeVersion), []byte(hostSuite), []byte(strings.Join(packages, ",")), []byte(strings.Join(lean, " ")), []byte(fetchKernel), []byte(unpackKernel)}}
+	return recipe{
+		name:  "hostbase",
+		parts: [][]byte{[]byte(recipeVersion), []byte(hostSuite), []byte(strings.Join(packages, ",")), []byte(strings.Join(lean, " ")), []byte(fetchKernel), []byte(unpackKernel)},
+		build: func(ctx context.Context, dir string, log io.Writer) error {
+			root := filepath.Join(dir, "root")
+			args := append(slices.Clone(lean), "--architectures=amd64", "--include="+strings.Join(packages, ","), "--customize-hook="+fetchKernel, hostSuite, root)
+			if err := command(ctx, log, "mmdebstrap", args...); err != nil {
+				return err
+			}
+			if err := command(ctx, log, "chroot", root, "sh", "-ec", unpackKernel); err != nil {
+				return err
+			}
+			for _, name := range []string{"vmlinuz", "packages.txt"} {
+				if err := os.Rename(filepath.Join(root, name), filepath.Join(dir, name)); err != nil {
+					return fmt.Errorf("place %s: %w", name, err)
+				}
+			}
+			return nil
+		},
+	}
+}
+
+// hostRoot builds host.img, vmlinuz, initrd and packages.txt from the base built before.
+func hostRoot(base string) recipe {
+	r := recipe{name: "host", parts: [][]byte{[]byte(recipeVersion), []byte(filepath.Base(base))}}
 	// Walking an embedded tree cannot fail, and its order is fixed.
 	_ = fs.WalkDir(hostroot, "hostroot", func(name string, d fs.DirEntry, err error) error {
 		if err == nil && !d.IsDir() {
@@ -83,24 +108,14 @@ func hostRoot(extra []string) recipe {
 	})
 	r.build = func(ctx context.Context, dir string, log io.Writer) error {
 		root := filepath.Join(dir, "root")
-		args := append(slices.Clone(lean), "--architectures=amd64", "--include="+strings.Join(packages, ","), "--customize-hook="+fetchKernel, hostSuite, root)
-		if err := command(ctx, log, "mmdebstrap", args...); err != nil {
+		if err := command(ctx, log, "cp", "-a", filepath.Join(base, "root"), filepath.Join(base, "vmlinuz"), filepath.Join(base, "packages.txt"), dir); err != nil {
 			return err
-		}
-		if err := command(ctx, log, "chroot", root, "sh", "-ec", unpackKernel); err != nil {
-			return err
-		}
-		for _, name := range []string{"vmlinuz", "packages.txt"} {
-			if err := os.Rename(filepath.Join(root, name), filepath.Join(dir, name)); err != nil {
-				return fmt.Errorf("place %s: %w", name, err)
-			}
 		}
 		if err := errors.Join(furnish(root), writeInitrd(root, filepath.Join(dir, "initrd"))); err != nil {
 			return err
 		}
-		img := filepath.Join(dir, "host.img")
 		// No journal: nothing is ever written back to this disk.
-		if err := command(ctx, log, "mkfs.ext4", "-q", "-m", "0", "-O", "^has_journal", "-d", root, img, fmt.Sprintf("%dG", hostDiskGiB)); err != nil {
+		if err := command(ctx, log, "mkfs.ext4", "-q", "-m", "0", "-O", "^has_journal", "-d", root, filepath.Join(dir, "host.img"), fmt.Sprintf("%dG", hostDiskGiB)); err != nil {
 			return err
 		}
 		return os.RemoveAll(root)

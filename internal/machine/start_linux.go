@@ -169,7 +169,10 @@ func (m *Machine) roots(ctx context.Context, p *progress, s Settings) (launch, e
 	})
 	wait.Go(func() {
 		hostErr = p.step("building the host's root (Debian "+hostSuite+" packages)", func() (err error) {
-			l.HostRoot, err = hostRoot(s.Packages).ensure(ctx, m.cfg.Cache, p)
+			base, err := hostBase(s.Packages).ensure(ctx, m.cfg.Cache, p)
+			if err == nil {
+				l.HostRoot, err = hostRoot(base).ensure(ctx, m.cfg.Cache, p)
+			}
 			return err
 		})
 	})
