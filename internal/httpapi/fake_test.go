@@ -159,7 +159,7 @@ func (w files) Write(_ context.Context, _, path string, mode uint32, content io.
 
 type images struct{ *world }
 
-func (w images) List(context.Context) ([]image.Image, error) { return w.images, w.fail() }
+func (w images) Images(context.Context) ([]image.Image, error) { return w.images, w.fail() }
 
 type keys struct{}
 

@@ -54,9 +54,10 @@ type Files interface {
 	Write(ctx context.Context, sandboxID, path string, mode uint32, content io.Reader) (guestwire.FileInfo, error)
 }
 
-// Images lists the images that this node can boot, by id.
+// Images is what the API does with images.
 type Images interface {
-	List(ctx context.Context) ([]image.Image, error)
+	// Images lists those that this node can boot, by id.
+	Images(ctx context.Context) ([]image.Image, error)
 }
 
 // Keys checks the keys that callers send.

@@ -10,7 +10,7 @@ import (
 
 // ListImages is GET /v1/images.
 func (s *server) ListImages(ctx context.Context, _ gen.ListImagesRequestObject) (gen.ListImagesResponseObject, error) {
-	images, err := s.Images.List(ctx)
+	images, err := s.Images.Images(ctx)
 	if err != nil {
 		return nil, err
 	}

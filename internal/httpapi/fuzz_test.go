@@ -1,0 +1,145 @@
+package httpapi
+
+import (
+	"encoding/json"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"net/url"
+	"strings"
+	"testing"
+
+	"github.com/getkin/kin-openapi/routers/gorillamux"
+
+	"github.com/microvmd/microvm/internal/fault"
+	"github.com/microvmd/microvm/internal/httpapi/gen"
+)
+
+// FuzzRequest sends anything to any path: the reply is one that the
+// specification has, and never 5xx, and what reaches a noun is within bounds.
+func FuzzRequest(f *testing.F) {
+	const boxes = "/v1/sandboxes"
+	const box = boxes + "/" + sandboxID
+	for _, seed := range [][4]string{
+		{"GET", boxes, "state=running&tag=job:42&limit=3", ""},
+		{"POST", boxes, "", `{"image":"python","name":"a","vcpus":2,"mem_mib":512,"ttl_seconds":60,"tags":{"job":"42"}}`},
+		{"POST", boxes, "", `{"image":"python","image":"go"}`},
+		{"POST", boxes, "", `{"image":"python","tags":{"":"","a":null},"vcpus":1e3}`},
+		{"POST", boxes, "", `{"image":["python"],"x":{"y":[{}]}}`},
+		{"POST", boxes, "", `"image"`},
+		{"POST", boxes, "", "{\"image\":\"\xff\\ud800\"}"},
+		{"GET", box, "", ""},
+		{"DELETE", box, "", ""},
+		{"POST", box + "/executions", "", `{"cmd":"sh","args":["-c","exit 3"],"cwd":"/tmp","user":"root","timeout_seconds":10}`},
+		{"GET", box + "/executions", "ending_before=" + executionID, ""},
+		{"GET", box + "/executions/" + executionID, "wait=60", ""},
+		{"POST", box + "/files", "", `{"path":"a","content":"aGk=","mode":"0644"}`},
+		{"GET", box + "/files", "path=%00", ""},
+		{"PUT", box + "/files/content", "path=a&mode=755", "anything"},
+		{"GET", "/openapi.yaml", "", ""},
+		{"GET", "//v1/../sandboxes/%2f", "%zz", ""},
+	} {
+		f.Add(seed[0], seed[1], seed[2], []byte(seed[3]))
+	}
+	world := newWorld()
+	h := handler(f, world, io.Discard)
+	router, err := gorillamux.NewRouter(specificationDocument(f))
+	if err != nil {
+		f.Fatal(err)
+	}
+	f.Fuzz(func(t *testing.T, method, path, query string, body []byte) {
+		r, err := http.NewRequestWithContext(t.Context(), method, "http://x", strings.NewReader(string(body)))
+		if err != nil {
+			t.Skip("no method")
+		}
+		r.URL = &url.URL{Scheme: "http", Host: "x", Path: path, RawQuery: query}
+		r.Header.Set("Authorization", "Bearer "+goodToken)
+		r.Header.Set("Content-Type", "application/json")
+		if method == http.MethodPut {
+			r.Header.Set("Content-Type", "application/octet-stream")
+		}
+		w := httptest.NewRecorder()
+		h.ServeHTTP(w, r)
+		if w.Code >= http.StatusInternalServerError {
+			t.Fatalf("status %d: %s", w.Code, w.Body)
+		}
+		if w.Code >= http.StatusBadRequest {
+			var envelope gen.ErrorReply
+			if err := json.Unmarshal(w.Body.Bytes(), &envelope); err != nil || !envelope.Error.Code.Valid() || envelope.Error.Message == "" {
+				t.Fatalf("status %d: no envelope: %s", w.Code, w.Body)
+			}
+		}
+		if spec := world.spec; spec.VCPUs < 0 || spec.VCPUs > 32 || spec.MemMiB < 0 || spec.TTL < 0 || len(spec.Tags) > 10 {
+			t.Fatalf("a noun was asked for %+v", spec)
+		}
+		if route, params, err := router.FindRoute(r); err == nil && method != http.MethodHead {
+			c := &contract{t: t, router: router}
+			c.check(r, route, params, w.Code, w.Header(), w.Body.Bytes())
+		}
+	})
+}
+
+// FuzzJSON holds the strict check against the decoder that it guards: what it
+// lets pass decodes to the same value whether the first or the last of two
+// keys would win, because there are no two.
+func FuzzJSON(f *testing.F) {
+	for _, seed := range []string{
+		`{}`, `[]`, `null`, `{"a":{"b":[1,"a",{"c":null}]}}`, `{"a":1,"a":2}`, `{"a":1,"\u0061":2}`,
+		`{"a":{"a":1}}`, `[{"a":1},{"a":2}]`, `{} {}`, `{"a":`, strings.Repeat("[", 100), "\xff", `1`, `"x"`,
+	} {
+		f.Add([]byte(seed))
+	}
+	f.Fuzz(func(t *testing.T, content []byte) {
+		err := checkJSON(content)
+		var decoded any
+		plain := json.Unmarshal(content, &decoded)
+		if err == nil && plain != nil {
+			t.Fatalf("let pass what is no JSON: %v", plain)
+		}
+		if err != nil {
+			if kind := fault.From(err).Kind(); kind != fault.Invalid {
+				t.Fatalf("refused as %s", kind)
+			}
+			return
+		}
+		again, err := json.Marshal(decoded)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := checkJSON(again); err != nil {
+			t.Fatalf("refuses its own form %s: %v", again, err)
+		}
+		if countKeys(t, content) != countKeys(t, again) {
+			t.Fatalf("a key was lost between %s and %s", content, again)
+		}
+	})
+}
+
+// countKeys counts the keys of all objects.
+func countKeys(t *testing.T, content []byte) int {
+	t.Helper()
+	decoder := json.NewDecoder(strings.NewReader(string(content)))
+	count, depth := 0, []bool{}
+	next := false // a key comes next
+	for {
+		token, err := decoder.Token()
+		if err != nil {
+			return count
+		}
+		switch token {
+		case json.Delim('{'), json.Delim('['):
+			depth = append(depth, token == json.Delim('{'))
+			next = depth[len(depth)-1]
+			continue
+		case json.Delim('}'), json.Delim(']'):
+			depth = depth[:len(depth)-1]
+		default:
+			if next {
+				count++
+				next = false
+				continue
+			}
+		}
+		next = len(depth) > 0 && depth[len(depth)-1]
+	}
+}
