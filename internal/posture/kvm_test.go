@@ -84,7 +84,7 @@ func TestHangingProbeIsGivenUp(t *testing.T) {
 	if report.Verdict != Unusable || !strings.Contains(report.Detail, "did not end within 200ms") {
 		t.Errorf("report %+v", report)
 	}
-	if took := time.Since(start); took > 5*time.Second {
+	if took := time.Since(start); took > 30*time.Second {
 		t.Errorf("took %s", took)
 	}
 }
