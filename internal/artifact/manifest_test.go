@@ -2,6 +2,7 @@ package artifact
 
 import (
 	"os"
+	"regexp"
 	"strings"
 	"testing"
 )
@@ -107,29 +108,25 @@ func TestCheckFirecracker(t *testing.T) {
 	}
 }
 
-// TestNoRegistryIsNamed: which registry is used is the machine's own setting.
-func TestNoRegistryIsNamed(t *testing.T) {
+// TestOnlyTheReleasePageIsNamed: which registry is used is the machine's own
+// setting, so no other address stands in the source or the manifest.
+func TestOnlyTheReleasePageIsNamed(t *testing.T) {
 	entries, err := os.ReadDir(".")
 	if err != nil {
 		t.Fatal(err)
 	}
-	read := 0
+	var found []string
 	for _, item := range entries {
-		if strings.HasSuffix(item.Name(), "_test.go") {
+		if strings.HasSuffix(item.Name(), "_test.go") || item.IsDir() {
 			continue
 		}
 		text, err := os.ReadFile(item.Name())
 		if err != nil {
 			t.Fatal(err)
 		}
-		read++
-		for _, host := range []string{"pypi.", "pythonhosted", "deb.debian", "registry.npmjs"} {
-			if strings.Contains(string(text), host) {
-				t.Errorf("%s names %s", item.Name(), host)
-			}
-		}
+		found = append(found, regexp.MustCompile(`https?://[^"\s]*`).FindAllString(string(text), -1)...)
 	}
-	if read < 5 {
-		t.Fatalf("only %d files were read", read)
+	if len(found) != 1 || found[0] != firecrackerReleases {
+		t.Errorf("addresses in the source: %q", found)
 	}
 }
