@@ -80,6 +80,13 @@ func Run(ctx context.Context, c Config) (err error) {
 	defer func() { err = errors.Join(err, store.Close()) }()
 
 	images := image.Open(filepath.Join(c.StateDir, "images"))
+	broken, err := images.Broken(ctx)
+	if err != nil {
+		return err
+	}
+	for _, b := range broken {
+		c.Logger.Error("image cannot be used", "image", b.ID, "error", b.Err)
+	}
 	below, err := newHost(ctx, c)
 	if err != nil {
 		return err

@@ -2,7 +2,6 @@ package image
 
 import (
 	"bytes"
-	"context"
 	"crypto/sha256"
 	"encoding/hex"
 	"encoding/json"
@@ -19,15 +18,12 @@ import (
 // maxMetadata bounds image.json, in bytes.
 const maxMetadata = 64 << 10
 
-// hashBlock is how much is read between two looks at the context, in bytes.
-const hashBlock = 1 << 20
-
 // errNoFolder means that there is nothing of an image's name.
 var errNoFolder = errors.New("no such folder")
 
 // load reads and checks everything of an image except its digest.
-func (c *Catalogue) load(id string) (Image, stamp, error) {
-	fail := func(err error) (Image, stamp, error) { return Image{}, stamp{}, err }
+func (c *Catalogue) load(id string) (Image, error) {
+	fail := func(err error) (Image, error) { return Image{}, err }
 	if !ValidID(id) {
 		return fail(errors.New("the folder's name is no image id"))
 	}
@@ -58,28 +54,27 @@ func (c *Catalogue) load(id string) (Image, stamp, error) {
 		return fail(fmt.Errorf("image.json: %w", err))
 	}
 	img.Path = filepath.Join(folder, "rootfs."+img.Format)
-	file, now, err := c.openOwned(img.Path)
+	file, size, err := c.openOwned(img.Path)
 	if err != nil {
 		return fail(err)
 	}
 	if err := file.Close(); err != nil {
 		return fail(err)
 	}
-	if now.size != img.SizeBytes {
-		return fail(fmt.Errorf("%s has %d bytes, image.json says %d", img.Path, now.size, img.SizeBytes))
+	if size != img.SizeBytes {
+		return fail(fmt.Errorf("%s has %d bytes, image.json says %d", img.Path, size, img.SizeBytes))
 	}
-	now.digest = img.Digest
-	return img, now, nil
+	return img, nil
 }
 
 func (c *Catalogue) metadata(path string) (img Image, err error) {
-	file, now, err := c.openOwned(path)
+	file, size, err := c.openOwned(path)
 	if err != nil {
 		return img, err
 	}
 	defer func() { _ = file.Close() }() // read only
-	if now.size > maxMetadata {
-		return img, fmt.Errorf("%s has %d bytes, the most is %d", path, now.size, maxMetadata)
+	if size > maxMetadata {
+		return img, fmt.Errorf("%s has %d bytes, the most is %d", path, size, maxMetadata)
 	}
 	text, err := io.ReadAll(io.LimitReader(file, maxMetadata))
 	if err != nil {
@@ -127,10 +122,10 @@ func (c *Catalogue) checkMetadata(img Image, id string) error {
 
 // openOwned opens a regular file that only the owner may write. It follows no
 // link and waits for no pipe.
-func (c *Catalogue) openOwned(path string) (*os.File, stamp, error) {
-	file, err := os.OpenFile(path, os.O_RDONLY|syscall.O_NOFOLLOW|syscall.O_NONBLOCK, 0)
+func (c *Catalogue) openOwned(path string) (file *os.File, size int64, err error) {
+	file, err = os.OpenFile(path, os.O_RDONLY|syscall.O_NOFOLLOW|syscall.O_NONBLOCK, 0)
 	if err != nil {
-		return nil, stamp{}, err
+		return nil, 0, err
 	}
 	info, err := file.Stat()
 	if err == nil && !info.Mode().IsRegular() {
@@ -140,9 +135,9 @@ func (c *Catalogue) openOwned(path string) (*os.File, stamp, error) {
 		err = c.ownedOnly(path, info)
 	}
 	if err != nil {
-		return nil, stamp{}, errors.Join(err, file.Close())
+		return nil, 0, errors.Join(err, file.Close())
 	}
-	return file, stampOf(info), nil
+	return file, info.Size(), nil
 }
 
 // ownedOnly refuses what another user owns or may write.
@@ -153,45 +148,6 @@ func (c *Catalogue) ownedOnly(path string, info fs.FileInfo) error {
 	}
 	if mode := info.Mode().Perm(); mode&0o022 != 0 {
 		return fmt.Errorf("%s has mode %04o: others than its owner may write it", path, mode)
-	}
-	return nil
-}
-
-func stampOf(info fs.FileInfo) stamp {
-	stat := info.Sys().(*syscall.Stat_t)
-	return stamp{device: stat.Dev, inode: stat.Ino, size: stat.Size, mtime: stat.Mtim, ctime: stat.Ctim}
-}
-
-// hash reads the file that now describes and compares its digest.
-func (c *Catalogue) hash(ctx context.Context, img Image, now stamp) error {
-	file, opened, err := c.openOwned(img.Path)
-	if err != nil {
-		return err
-	}
-	defer func() { _ = file.Close() }() // read only
-	sum := sha256.New()
-	for {
-		if err := ctx.Err(); err != nil {
-			return err
-		}
-		if _, err := io.CopyN(sum, file, hashBlock); errors.Is(err, io.EOF) {
-			break
-		} else if err != nil {
-			return err
-		}
-	}
-	info, err := file.Stat()
-	if err != nil {
-		return err
-	}
-	opened.digest = now.digest
-	ended := stampOf(info)
-	ended.digest = now.digest
-	if opened != now || ended != now {
-		return fmt.Errorf("%s changed while it was read; try again", img.Path)
-	}
-	if got := "sha256:" + hex.EncodeToString(sum.Sum(nil)); got != img.Digest {
-		return fmt.Errorf("%s has digest %s, image.json says %s", img.Path, got, img.Digest)
 	}
 	return nil
 }

@@ -11,10 +11,8 @@ import (
 	"reflect"
 	"runtime"
 	"strings"
-	"sync"
 	"syscall"
 	"testing"
-	"time"
 
 	"pgregory.net/rapid"
 
@@ -86,9 +84,6 @@ func TestCatalogueFindsWhatIsThere(t *testing.T) {
 		if err != nil || !reflect.DeepEqual(got, img) {
 			t.Fatalf("got %+v %v\nwant %+v", got, err, img)
 		}
-		if err := c.Verify(t.Context(), img.ID); err != nil {
-			t.Fatal(err)
-		}
 	}
 	if broken, err := c.Broken(t.Context()); err != nil || len(broken) != 0 {
 		t.Fatal(broken, err)
@@ -135,9 +130,6 @@ func TestNotFoundSaysWhatThereIs(t *testing.T) {
 	}
 	_, err = c.Image(t.Context(), "python")
 	if f := fault.From(err); !strings.Contains(f.Message, "a, b, c, d, e, f, g, h, i, j and 2 more") || strings.Contains(f.Message, c.dir) {
-		t.Fatal(err)
-	}
-	if err := c.Verify(t.Context(), "python"); !fault.Is(err, fault.ImageNotFound) {
 		t.Fatal(err)
 	}
 }
@@ -265,108 +257,5 @@ func TestBrokenImagesAreRefusedAndNamed(t *testing.T) {
 				t.Errorf("broken: %v %v", broken, err)
 			}
 		})
-	}
-}
-
-func TestDigestIsCheckedOncePerFile(t *testing.T) {
-	c := newCatalogue(t)
-	img := add(t, c, valid("python"))
-	other := strings.ToUpper(content) // of the same size
-	keepTimes := func() {
-		t.Helper()
-		if err := os.Chtimes(img.Path, time.Unix(1, 0), time.Unix(1, 0)); err != nil {
-			t.Fatal(err)
-		}
-	}
-	keepTimes()
-	if _, err := c.Image(t.Context(), "python"); err != nil {
-		t.Fatal(err)
-	}
-	first := c.verified["python"]
-	if _, err := c.Image(t.Context(), "python"); err != nil || c.verified["python"] != first {
-		t.Fatal("second use", err)
-	}
-	// In place, same size and mtime: ctime gives it away.
-	put(t, img.Path, other)
-	keepTimes()
-	if _, err := c.Image(t.Context(), "python"); !strings.Contains(errString(err), "image.json says sha256:") {
-		t.Fatalf("changed in place: %v", err)
-	}
-	if images, err := c.Images(t.Context()); err != nil || len(images) != 1 {
-		t.Fatal("listing computes no digest", err)
-	}
-	if err := c.Verify(t.Context(), "python"); !fault.Is(err, fault.InternalError) {
-		t.Fatal(err)
-	}
-	// By a rename, and back to the right one.
-	put(t, img.Path+".new", content)
-	if err := os.Rename(img.Path+".new", img.Path); err != nil {
-		t.Fatal(err)
-	}
-	if _, err := c.Image(t.Context(), "python"); err != nil {
-		t.Fatal(err)
-	}
-	// Metadata that wants another digest of the same file.
-	wrong := valid("python")
-	wrong.Digest = "sha256:" + strings.Repeat("0", 64)
-	text, err := json.Marshal(wrong)
-	if err != nil {
-		t.Fatal(err)
-	}
-	put(t, filepath.Join(c.dir, "python", "image.json"), string(text))
-	if _, err := c.Image(t.Context(), "python"); err == nil {
-		t.Fatal("the digest of image.json is not the file's")
-	}
-}
-
-func errString(err error) string {
-	if err == nil {
-		return ""
-	}
-	return err.Error()
-}
-
-func TestFirstUseAtOnce(t *testing.T) {
-	c := newCatalogue(t)
-	add(t, c, valid("python"))
-	gone, cancel := context.WithCancel(t.Context())
-	cancel()
-	if _, err := c.Image(gone, "python"); !errors.Is(err, context.Canceled) || fault.Is(err, fault.InternalError) {
-		t.Fatal(err)
-	}
-	// One who computes and is in no hurry; who gives up does not wait for it.
-	busy := make(chan struct{})
-	c.hashing["python"] = busy
-	ctx, giveUp := context.WithCancelCause(t.Context())
-	answers := make(chan error, 9)
-	var wait sync.WaitGroup
-	for range 8 {
-		wait.Go(func() {
-			_, err := c.Image(t.Context(), "python")
-			answers <- err
-		})
-	}
-	quitter := make(chan error)
-	go func() {
-		_, err := c.Image(ctx, "python")
-		quitter <- err
-	}()
-	giveUp(errors.New("enough"))
-	if err := <-quitter; !errors.Is(err, context.Canceled) {
-		t.Fatal(err)
-	}
-	c.mu.Lock()
-	delete(c.hashing, "python") // gave up without a result
-	c.mu.Unlock()
-	close(busy)
-	wait.Wait()
-	close(answers)
-	for err := range answers {
-		if err != nil {
-			t.Error(err)
-		}
-	}
-	if len(c.hashing) != 0 {
-		t.Error("somebody is left computing")
 	}
 }
