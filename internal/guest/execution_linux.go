@@ -255,8 +255,9 @@ func (e *execution) wait(pipes [2]*os.File, oomBefore int64) {
 	close(e.ended)
 }
 
-// reap waits for the program without taking a thread, and collects it under
-// the lock: while signal holds the lock the pid is still the program's.
+// reap waits for the program, without taking a thread where the poller can
+// wait for it, and collects it under the lock: while signal holds the lock the
+// pid is still the program's.
 func (e *execution) reap() guestwire.Exit {
 	if raw, err := e.pidfd.SyscallConn(); err == nil {
 		_ = raw.Read(func(fd uintptr) bool {
@@ -266,6 +267,12 @@ func (e *execution) reap() guestwire.Exit {
 		})
 	}
 	_ = e.pidfd.Close()
+	for { // at once, unless the poller could not wait
+		err := unix.Waitid(unix.P_PID, e.pid, nil, unix.WEXITED|unix.WNOWAIT, nil)
+		if !errors.Is(err, unix.EINTR) {
+			break
+		}
+	}
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	var status unix.WaitStatus

@@ -201,7 +201,7 @@ func TestRefusals(t *testing.T) {
 		{guestwire.Start{Cmd: "./nointerp"}, guestwire.CommandNotFound},
 		{guestwire.Start{Cmd: "./noexec"}, guestwire.PermissionDenied},
 		{guestwire.Start{Cmd: "/"}, guestwire.PermissionDenied},
-		{guestwire.Start{Cmd: "./noformat"}, guestwire.StartFailed},
+		{guestwire.Start{Cmd: "./noformat"}, guestwire.PermissionDenied},
 		{guestwire.Start{Cmd: "true", Cwd: "no-such-directory"}, guestwire.BadDirectory},
 		{guestwire.Start{Cmd: "true", Cwd: "noexec"}, guestwire.BadDirectory},
 		{guestwire.Start{Cmd: "true", User: "no-such-user"}, guestwire.UserNotFound},

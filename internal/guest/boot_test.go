@@ -1,0 +1,105 @@
+package guest
+
+import (
+	"bytes"
+	"encoding/binary"
+	"os"
+	"path/filepath"
+	"syscall"
+	"testing"
+)
+
+func TestFileSystemKind(t *testing.T) {
+	t.Parallel()
+	image := func(offset int, magic uint32) []byte {
+		disk := make([]byte, 4096)
+		binary.LittleEndian.PutUint32(disk[offset:], magic)
+		return disk
+	}
+	for want, disk := range map[string][]byte{
+		"erofs": image(1024, 0xe0f5e1e2), "ext4": image(1024+0x38, 0xef53), "": image(0, 0xef53), " ": make([]byte, 1030),
+	} {
+		got, err := fileSystemKind(bytes.NewReader(disk))
+		if known := len(want) > 1; known && got != want || known != (err == nil) {
+			t.Errorf("%q: got %q, %v", want, got, err)
+		}
+	}
+}
+
+func TestShareOfMemory(t *testing.T) {
+	t.Parallel()
+	for memory, want := range map[int64]int64{64 << 20: keepLeast, 256 << 20: 8 << 20, 1 << 30: 32 << 20, 64 << 30: keepMost} {
+		if got := keepTotal(memory); got != want {
+			t.Errorf("%d MiB: got %d, want %d", memory>>20, got, want)
+		}
+	}
+}
+
+// What a hostile guest put in the place of a file is neither followed nor
+// waited for.
+func TestReplaceFile(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	fifo, link, other := filepath.Join(dir, "fifo"), filepath.Join(dir, "link"), filepath.Join(dir, "other")
+	if err := syscall.Mkfifo(fifo, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(other, []byte("untouched"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Symlink(other, link); err != nil {
+		t.Fatal(err)
+	}
+	for _, path := range []string{fifo, link, filepath.Join(dir, "new/file")} {
+		if err := replaceFile(path, "text", 0o444); err != nil {
+			t.Fatal(err)
+		}
+		info, err := os.Lstat(path)
+		if err != nil || info.Mode() != 0o444 || info.Size() != 4 {
+			t.Errorf("%s: %v %v", path, info, err)
+		}
+	}
+	if text, err := os.ReadFile(other); err != nil || string(text) != "untouched" {
+		t.Errorf("the target of a link: %q %v", text, err)
+	}
+}
+
+// The tree on a plain directory: names and files as the kernel's, no kernel.
+func TestTree(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	tree, err := openTree(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer tree.close()
+	group, err := tree.make("a")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_ = group.Close()
+	events := filepath.Join(dir, "a", "memory.events")
+	if err := os.WriteFile(events, []byte("low 0\noom 7\noom_kill 3\noom_group_kill 0\n"), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	if n := tree.oomKills("a"); n != 3 {
+		t.Errorf("oom kills: %d", n)
+	}
+	if n := tree.oomKills("none"); n != 0 {
+		t.Errorf("oom kills of a cgroup that is not there: %d", n)
+	}
+	if err := tree.kill("none"); err != nil {
+		t.Errorf("kill of a cgroup that is not there: %v", err)
+	}
+	tree.retire("a") // not empty yet: it stays
+	if _, err := os.Stat(filepath.Join(dir, "a")); err != nil || !tree.leftover["a"] {
+		t.Errorf("a cgroup that is in use: %v", err)
+	}
+	if err := os.Remove(events); err != nil {
+		t.Fatal(err)
+	}
+	tree.retire("b") // looks at a again
+	if _, err := os.Stat(filepath.Join(dir, "a")); !os.IsNotExist(err) || len(tree.leftover) != 0 {
+		t.Errorf("an empty cgroup stays: %v", err)
+	}
+}
