@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -13,7 +14,6 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/microvmd/microvm/internal/machine"
 	microvm "github.com/microvmd/microvm/sdk/go"
 )
 
@@ -79,11 +79,11 @@ func (g *globals) find(getenv func(string) string) (endpoint, error) {
 		}
 		return endpoint{socket: path}, nil
 	}
-	if err := knock(defaultSocket); err == nil {
-		return endpoint{socket: defaultSocket}, nil
-	} else {
-		tried = append(tried, err.Error())
+	err := knock(g.socket)
+	if err == nil {
+		return endpoint{socket: g.socket}, nil
 	}
+	tried = append(tried, err.Error())
 	e, err := g.ofMachine(defaultMachine, getenv)
 	if err == nil {
 		return e, nil
@@ -114,18 +114,38 @@ func (g *globals) ofMachine(name string, getenv func(string) string) (endpoint, 
 		}
 		dir = filepath.Join(home, ".local", "share", "microvm", "machines")
 	}
-	found, err := machine.ReadEndpoint(dir, name)
+	found, err := readEndpoint(dir, name)
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
 		return endpoint{}, hint(fmt.Errorf("no emulated host %q: %w", name, err), fmt.Sprintf("microvm machine start --name %s, or microvm machine status", name))
 	case err != nil:
 		return endpoint{}, hint(fmt.Errorf("find emulated host: %w", err), "microvm machine start writes the file anew")
 	}
-	e := endpoint{url: found.URL, key: found.APIKey}
 	if g.key != "" {
-		e.key = g.key
+		found.key = g.key
 	}
-	return e, nil
+	return found, nil
+}
+
+// readEndpoint reads what an emulated host left for its clients. It is read
+// here, as this program also runs where no emulated host can be made.
+func readEndpoint(dir, name string) (endpoint, error) {
+	if name == "." || name == ".." || strings.ContainsAny(name, `/\`) {
+		return endpoint{}, fmt.Errorf("%q is no name of a machine", name)
+	}
+	path := filepath.Join(dir, name, "endpoint.json")
+	text, err := os.ReadFile(path)
+	if err != nil {
+		return endpoint{}, err
+	}
+	var file struct {
+		URL    string `json:"url"`
+		APIKey string `json:"api_key"`
+	}
+	if err := json.Unmarshal(text, &file); err != nil {
+		return endpoint{}, fmt.Errorf("read %s: %w", path, err)
+	}
+	return endpoint{url: file.URL, key: file.APIKey}, nil
 }
 
 // knock reports why nobody answers on a socket.

@@ -13,7 +13,8 @@ type globals struct {
 	output            outputFlag
 	verbose           bool
 
-	began bool // set when the command line was right and a command's own work begins
+	socket string // where the daemon's socket is unless MICROVM_SOCKET says otherwise
+	began  bool   // set when the command line was right and a command's own work begins
 }
 
 // outputFlag is -o. Its type is "string" to pflag, so that every command can
@@ -38,7 +39,7 @@ func (o *outputFlag) Set(text string) error {
 }
 
 func newRootCommand() (*cobra.Command, *globals) {
-	g := &globals{output: outputTable}
+	g := &globals{output: outputTable, socket: defaultSocket}
 	root := &cobra.Command{
 		Use:   "microvm",
 		Short: "Run code that nobody trusts, each run in its own microVM",
@@ -74,8 +75,21 @@ Start with:  microvm run python -- python3 -c 'print("hello")'`,
 	add("host", hostCommands()...)
 	root.AddCommand(newVersionCommand(g))
 	root.AddCommand(helpTopics()...)
-	root.InitDefaultCompletionCmd()
+	explainCompletion(root)
 	return root, g
+}
+
+// explainCompletion says for all shells at once what to do with their scripts.
+func explainCompletion(root *cobra.Command) {
+	root.InitDefaultCompletionCmd()
+	cmd, _, err := root.Find([]string{"completion"})
+	must(err)
+	cmd.Use = "completion bash|zsh|fish|powershell"
+	cmd.Short = "Print a script that makes a shell complete commands, images and sandboxes"
+	cmd.Long = "Prints a script for a shell. With it, Tab completes commands and flags, and asks\nthe daemon for images, sandbox ids and names."
+	cmd.Example = `  source <(microvm completion bash)
+  microvm completion zsh > "${fpath[1]}/_microvm"
+  microvm completion fish > ~/.config/fish/completions/microvm.fish`
 }
 
 // group makes a command that only holds others: without one of them it shows

@@ -1,0 +1,387 @@
+package main
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"io"
+	"maps"
+	"net/http"
+	"net/http/httptest"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	microvm "github.com/microvmd/microvm/sdk/go"
+)
+
+// fakeKey is the only key that the fake takes.
+const fakeKey = "mvk_test"
+
+// fakeNode serves the API from memory, with programs that the scripts name:
+// see programs. It is strict: what the generated types do not have is refused.
+type fakeNode struct {
+	server *httptest.Server
+
+	mu         sync.Mutex // guards what follows
+	next       int
+	sandboxes  map[string]*microvm.Sandbox
+	executions map[string]*microvm.Execution
+	files      map[string][]byte // "sandbox path"
+	modes      map[string]string
+	failing    map[string]*microvm.Error // by "METHOD noun"
+	events     map[string]chan struct{}  // closed when it happened
+	gates      map[string]chan struct{}  // closed when it may go on
+}
+
+func newFakeNode() *fakeNode {
+	f := &fakeNode{
+		sandboxes: map[string]*microvm.Sandbox{}, executions: map[string]*microvm.Execution{}, files: map[string][]byte{}, modes: map[string]string{},
+		failing: map[string]*microvm.Error{}, events: map[string]chan struct{}{}, gates: map[string]chan struct{}{},
+	}
+	mux := http.NewServeMux()
+	mux.HandleFunc("GET /v1/health", f.health)
+	mux.HandleFunc("GET /v1/images", f.keyed("GET images", f.images))
+	mux.HandleFunc("POST /v1/sandboxes", f.keyed("POST sandbox", f.createSandbox))
+	mux.HandleFunc("GET /v1/sandboxes", f.keyed("GET sandboxes", f.listSandboxes))
+	mux.HandleFunc("GET /v1/sandboxes/{sandbox}", f.keyed("GET sandbox", f.getSandbox))
+	mux.HandleFunc("DELETE /v1/sandboxes/{sandbox}", f.keyed("DELETE sandbox", f.deleteSandbox))
+	mux.HandleFunc("POST /v1/sandboxes/{sandbox}/executions", f.keyed("POST execution", f.createExecution))
+	mux.HandleFunc("GET /v1/sandboxes/{sandbox}/executions/{execution}", f.keyed("GET execution", f.getExecution))
+	mux.HandleFunc("PUT /v1/sandboxes/{sandbox}/files/content", f.keyed("PUT file", f.writeFile))
+	mux.HandleFunc("GET /v1/sandboxes/{sandbox}/files", f.keyed("GET file", f.readFile))
+	f.server = httptest.NewServer(mux)
+	return f
+}
+
+// event is closed when name happened; gate holds name back until it is opened.
+func (f *fakeNode) event(name string) chan struct{} { return f.signal(f.events, name) }
+func (f *fakeNode) gate(name string) chan struct{}  { return f.signal(f.gates, name) }
+
+func (f *fakeNode) signal(set map[string]chan struct{}, name string) chan struct{} {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if set[name] == nil {
+		set[name] = make(chan struct{})
+	}
+	return set[name]
+}
+
+// happened tells those who wait for the event, and waits where a gate is shut.
+func (f *fakeNode) happened(name string) {
+	f.mu.Lock()
+	if f.events[name] == nil {
+		f.events[name] = make(chan struct{})
+	}
+	select {
+	case <-f.events[name]:
+	default:
+		close(f.events[name])
+	}
+	gate := f.gates[name]
+	f.mu.Unlock()
+	if gate != nil {
+		<-gate
+	}
+}
+
+func (f *fakeNode) keyed(what string, handle http.HandlerFunc) http.HandlerFunc {
+	return func(w http.ResponseWriter, r *http.Request) {
+		if r.Header.Get("Authorization") != "Bearer "+fakeKey {
+			refuse(w, 401, microvm.ErrorTypeAuthenticationError, microvm.ErrorCodeTokenInvalid, "the key does not exist; make a new one", "")
+			return
+		}
+		f.happened(what)
+		f.mu.Lock()
+		e := f.failing[what]
+		f.mu.Unlock()
+		if e != nil {
+			if e.RetryAfter > 0 {
+				w.Header().Set("Retry-After", strconv.Itoa(int(e.RetryAfter.Seconds())))
+			}
+			refuse(w, e.Status, e.Type, e.Code, e.Message, e.Param)
+			return
+		}
+		handle(w, r)
+	}
+}
+
+func refuse(w http.ResponseWriter, status int, kind microvm.ErrorType, code microvm.ErrorCode, message, param string) {
+	detail := microvm.ErrorDetail{Type: kind, Code: code, Message: message, RequestID: "req_fake", DocURL: "https://example.com"}
+	if param != "" {
+		detail.Param = &param
+	}
+	send(w, status, microvm.ErrorReply{Error: detail})
+}
+
+func missing(w http.ResponseWriter, code microvm.ErrorCode, message string) {
+	refuse(w, 404, microvm.ErrorTypeInvalidRequestError, code, message, "")
+}
+
+func send(w http.ResponseWriter, status int, body any) {
+	w.Header().Set("Content-Type", "application/json")
+	w.WriteHeader(status)
+	_ = json.NewEncoder(w).Encode(body)
+}
+
+// take reads a body strictly, and answers when it is wrong.
+func take(w http.ResponseWriter, r *http.Request, into any) bool {
+	decoder := json.NewDecoder(r.Body)
+	decoder.DisallowUnknownFields()
+	if err := decoder.Decode(into); err != nil {
+		refuse(w, 400, microvm.ErrorTypeInvalidRequestError, microvm.ErrorCodeBodyInvalid, err.Error(), "")
+		return false
+	}
+	return true
+}
+
+func (f *fakeNode) id(prefix string) string {
+	f.next++
+	return fmt.Sprintf("%s_01KBA3ZJ7M8QW2X4Y6V8T%05d", prefix, f.next)
+}
+
+func (f *fakeNode) health(w http.ResponseWriter, _ *http.Request) {
+	send(w, 200, microvm.Health{Object: microvm.HealthObjectHealth, OK: true, Version: "9.8.7"})
+}
+
+func (f *fakeNode) images(w http.ResponseWriter, _ *http.Request) {
+	send(w, 200, microvm.ImageList{Object: microvm.ListObjectList, URL: "/v1/images", Data: []microvm.Image{
+		{ID: "base", Object: microvm.ImageObjectImage, Arch: "amd64", Digest: "sha256:0123456789abcdef", SizeBytes: 900, User: "user", Workdir: "/workspace"},
+		{
+			ID: "python", Object: microvm.ImageObjectImage, Arch: "amd64", Digest: "sha256:" + strings.Repeat("ab", 32), SizeBytes: 94371840, User: "user",
+			Workdir: "/workspace", Language: new("python"), LanguageVersion: new("3.13"),
+		},
+	}})
+}
+
+func (f *fakeNode) createSandbox(w http.ResponseWriter, r *http.Request) {
+	var spec microvm.SandboxCreate
+	if !take(w, r, &spec) {
+		return
+	}
+	if spec.Image != "python" && spec.Image != "base" {
+		refuse(w, 404, microvm.ErrorTypeInvalidRequestError, microvm.ErrorCodeImageNotFound, "the node has no image of this id; list images to see those it has", "image")
+		return
+	}
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	ttl := 900
+	sb := &microvm.Sandbox{
+		ID: f.id("sb"), Object: microvm.SandboxObjectSandbox, Image: spec.Image, Name: spec.Name, State: microvm.SandboxStateRunning,
+		Boot: new(microvm.SandboxBootCold), Created: time.Now().UTC(), Vcpus: 1, MemMib: 256, Tags: spec.Tags,
+	}
+	if sb.Tags == nil {
+		sb.Tags = microvm.Tags{}
+	}
+	if spec.Vcpus != nil {
+		sb.Vcpus = *spec.Vcpus
+	}
+	if spec.MemMib != nil {
+		sb.MemMib = *spec.MemMib
+	}
+	if spec.TTLSeconds != nil {
+		ttl = *spec.TTLSeconds
+	}
+	sb.Expires = sb.Created.Add(time.Duration(ttl) * time.Second)
+	f.sandboxes[sb.ID] = sb
+	send(w, 201, sb)
+}
+
+func (f *fakeNode) listSandboxes(w http.ResponseWriter, r *http.Request) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	q := r.URL.Query()
+	limit, _ := strconv.Atoi(q.Get("limit"))
+	list := microvm.SandboxList{Object: microvm.ListObjectList, URL: "/v1/sandboxes", Data: []microvm.Sandbox{}}
+	ids := slices.Sorted(maps.Keys(f.sandboxes))
+	slices.Reverse(ids)
+	for _, id := range ids {
+		sb := f.sandboxes[id]
+		key, value, tagged := strings.Cut(q.Get("tag"), ":")
+		switch {
+		case q.Get("state") != "" && q.Get("state") != string(sb.State),
+			q.Get("name") != "" && (sb.Name == nil || q.Get("name") != *sb.Name),
+			tagged && sb.Tags[key] != value,
+			q.Get("starting_after") != "" && id >= q.Get("starting_after"):
+		case len(list.Data) == limit:
+			list.HasMore = true
+		default:
+			list.Data = append(list.Data, *sb)
+		}
+	}
+	send(w, 200, list)
+}
+
+// sandbox finds the one of a request, or answers that there is none.
+func (f *fakeNode) sandbox(w http.ResponseWriter, r *http.Request) *microvm.Sandbox {
+	sb := f.sandboxes[r.PathValue("sandbox")]
+	if sb == nil {
+		missing(w, microvm.ErrorCodeSandboxNotFound, "no sandbox has this id; list sandboxes to see those that exist")
+	}
+	return sb
+}
+
+func (f *fakeNode) getSandbox(w http.ResponseWriter, r *http.Request) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if sb := f.sandbox(w, r); sb != nil {
+		send(w, 200, sb)
+	}
+}
+
+func (f *fakeNode) deleteSandbox(w http.ResponseWriter, r *http.Request) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	sb := f.sandbox(w, r)
+	if sb == nil {
+		return
+	}
+	sb.State, sb.StopReason, sb.Reason = microvm.SandboxStateStopped, new(microvm.SandboxStopReasonStopped), new(microvm.SandboxReasonDeleted)
+	sb.Stopped = new(time.Now().UTC())
+	send(w, 200, sb)
+}
+
+func (f *fakeNode) createExecution(w http.ResponseWriter, r *http.Request) {
+	var spec microvm.ExecutionCreate
+	if !take(w, r, &spec) {
+		return
+	}
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	sb := f.sandbox(w, r)
+	if sb == nil {
+		return
+	}
+	exe := &microvm.Execution{
+		ID: f.id("exe"), Object: microvm.ExecutionObjectExecution, Sandbox: sb.ID, Cmd: spec.Cmd, Args: spec.Args, Cwd: spec.Cwd, User: spec.User,
+		TimeoutSeconds: 300, Status: microvm.ExecutionStatusRunning, Created: time.Now().UTC(),
+	}
+	if exe.Args == nil {
+		exe.Args = []string{}
+	}
+	if spec.TimeoutSeconds != nil {
+		exe.TimeoutSeconds = *spec.TimeoutSeconds
+	}
+	f.executions[exe.ID] = exe
+	if program := programs[spec.Cmd]; program == nil {
+		end(exe, microvm.ExecutionStatusFailed, microvm.ExecutionReasonCommandNotFound)
+	} else if spec.Cmd == "refuse" {
+		program(f, exe)
+	}
+	send(w, 201, exe)
+}
+
+func (f *fakeNode) getExecution(w http.ResponseWriter, r *http.Request) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	exe := f.executions[r.PathValue("execution")]
+	if exe == nil {
+		missing(w, microvm.ErrorCodeExecutionNotFound, "this sandbox has no execution with this id; list its executions")
+		return
+	}
+	if exe.Status == microvm.ExecutionStatusRunning {
+		programs[exe.Cmd](f, exe)
+		exe.Finished, exe.DurationMS = new(time.Now().UTC()), new(int64(1))
+	}
+	send(w, 200, exe)
+}
+
+func (f *fakeNode) writeFile(w http.ResponseWriter, r *http.Request) {
+	content, err := io.ReadAll(r.Body)
+	if err != nil {
+		return
+	}
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.sandbox(w, r) == nil {
+		return
+	}
+	path := absolute(r.URL.Query().Get("path"))
+	key := r.PathValue("sandbox") + " " + path
+	f.files[key], f.modes[key] = content, r.URL.Query().Get("mode")
+	send(w, 201, microvm.File{Object: microvm.FileObjectFile, Path: path, Size: int64(len(content)), Mode: f.modes[key]})
+}
+
+func (f *fakeNode) readFile(w http.ResponseWriter, r *http.Request) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	content, ok := f.files[r.PathValue("sandbox")+" "+absolute(r.URL.Query().Get("path"))]
+	if !ok {
+		missing(w, microvm.ErrorCodeFileNotFound, "the sandbox has no file at this path; check the path")
+		return
+	}
+	w.Header().Set("Content-Type", "application/octet-stream")
+	if bytes.HasPrefix(content, []byte("CUT")) { // the guest dies in the middle of this one
+		w.Header().Set("Content-Length", strconv.Itoa(len(content)+100))
+	}
+	_, _ = w.Write(content)
+}
+
+func absolute(path string) string {
+	if strings.HasPrefix(path, "/") {
+		return path
+	}
+	return "/workspace/" + path
+}
+
+func end(exe *microvm.Execution, status microvm.ExecutionStatus, reason microvm.ExecutionReason) {
+	exe.Status = status
+	if reason != "" {
+		exe.Reason = &reason
+	}
+}
+
+func exited(exe *microvm.Execution, code int, stdout, stderr string) {
+	end(exe, microvm.ExecutionStatusExited, "")
+	exe.ExitCode, exe.Stdout, exe.Stderr = &code, stdout, stderr
+	exe.StdoutBytes, exe.StderrBytes = int64(len(stdout)), int64(len(stderr))
+}
+
+// programs are what the fake can run.
+var programs = map[string]func(*fakeNode, *microvm.Execution){
+	"say": func(_ *fakeNode, e *microvm.Execution) { exited(e, 0, strings.Join(e.Args, " ")+"\n", "") },
+	"exit": func(_ *fakeNode, e *microvm.Execution) {
+		code, _ := strconv.Atoi(e.Args[0])
+		exited(e, code, "out", "err\n")
+	},
+	"cat": func(f *fakeNode, e *microvm.Execution) {
+		var out strings.Builder
+		for _, arg := range e.Args {
+			key := e.Sandbox + " " + absolute(arg)
+			fmt.Fprintf(&out, "%s %s\n%s", absolute(arg), f.modes[key], f.files[key])
+		}
+		exited(e, 0, out.String(), "")
+	},
+	"where": func(_ *fakeNode, e *microvm.Execution) {
+		exited(e, 0, fmt.Sprintf("%s %s %d\n", orDash(e.Cwd), orDash(e.User), e.TimeoutSeconds), "")
+	},
+	"escape": func(_ *fakeNode, e *microvm.Execution) { exited(e, 0, "\x1b[31mred\x1b[0m\r\x00\n", "") },
+	"binary": func(_ *fakeNode, e *microvm.Execution) {
+		exited(e, 0, "\ufffd\n", "")
+		e.StdoutBytes = 2
+	},
+	"flood": func(_ *fakeNode, e *microvm.Execution) {
+		exited(e, 0, "tail\n", "")
+		e.StdoutBytes, e.StdoutTruncated = 5<<20, true
+	},
+	"signal": func(_ *fakeNode, e *microvm.Execution) {
+		end(e, microvm.ExecutionStatusExited, "")
+		e.Signal = &e.Args[0]
+	},
+	"oom": func(_ *fakeNode, e *microvm.Execution) {
+		exited(e, 137, "", "")
+		e.OOMKilled = true
+	},
+	"slow": func(_ *fakeNode, e *microvm.Execution) {
+		end(e, microvm.ExecutionStatusTimedOut, microvm.ExecutionReasonTimeout)
+		e.Signal, e.Stdout, e.StdoutBytes = new("SIGKILL"), "begun\n", 6
+	},
+	"vanish": func(_ *fakeNode, e *microvm.Execution) {
+		end(e, microvm.ExecutionStatusVanished, microvm.ExecutionReason(e.Args[0]))
+	},
+	"refuse": func(_ *fakeNode, e *microvm.Execution) {
+		end(e, microvm.ExecutionStatusFailed, microvm.ExecutionReason(e.Args[0]))
+	},
+}
