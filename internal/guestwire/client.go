@@ -1,3 +1,5 @@
+//go:build !guestd
+
 package guestwire
 
 import (
