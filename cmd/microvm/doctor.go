@@ -47,10 +47,10 @@ else.`,
 			if ctx == nil {
 				ctx = context.Background()
 			}
+			kvm := posture.KVM(ctx, posture.KVMProbe{Device: kvmDevice})
 			if kvmOnly {
-				return doctorKVM(probeKVM(ctx), outputFormat(cmd), cmd.OutOrStdout())
+				return doctorKVM(kvm, outputFormat(cmd), cmd.OutOrStdout())
 			}
-			kvm := probeKVM(ctx)
 			findings := posture.LiveReader().Host(ctx, stateDir, kvm)
 			for _, a := range wantedArtifacts(stateDir, cache) {
 				findings = append(findings, a.Check())
@@ -68,16 +68,6 @@ else.`,
 }
 
 const kvmDevice = "/dev/kvm"
-
-// probeKVM judges KVM in a child of this program, which can be given up when
-// the kernel does not return.
-func probeKVM(ctx context.Context) posture.KVMReport {
-	self, err := os.Executable()
-	if err != nil {
-		return posture.KVMReport{Verdict: posture.Unproven, Detail: fmt.Sprintf("find own program: %v", err)}
-	}
-	return posture.KVM(ctx, posture.KVMProbe{Command: []string{self, "doctor", "--kvm-child"}, Device: kvmDevice})
-}
 
 func doctorKVM(report posture.KVMReport, format string, out io.Writer) error {
 	if format == "json" {

@@ -43,7 +43,7 @@ func (s *Store) Build(ctx context.Context, recipe Recipe) (dir string, err error
 		}
 		if err != nil {
 			err = fmt.Errorf("build %s: %w", recipe.Name, err)
-			event.State, event.Text = Failed, err.Error()
+			event.State, event.Text = Failed, oneLine(err.Error())
 		}
 		s.options.Progress(event)
 	}()

@@ -141,7 +141,7 @@ func (s *Store) Ensure(ctx context.Context, name string) (Artifact, error) {
 	got.Took = time.Since(start)
 	if err != nil {
 		err = fmt.Errorf("ensure %s: %w", name, err)
-		s.options.Progress(Event{Artifact: name, State: Failed, Text: err.Error(), Took: got.Took})
+		s.options.Progress(Event{Artifact: name, State: Failed, Text: oneLine(err.Error()), Took: got.Took})
 		return Artifact{}, err
 	}
 	text := fmt.Sprintf("%s from %s", got.Version, got.Source)

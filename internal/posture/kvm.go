@@ -43,12 +43,16 @@ type KVMReport struct {
 type KVMProbe struct {
 	// Command is a program that calls KVMChild and ends: the probe runs in a
 	// process of its own, because a broken KVM can hold its caller for ever.
+	// Empty is this program with ChildArgs, which cmd/microvm answers to.
 	Command []string
 	// Device is the path of the device; empty is /dev/kvm.
 	Device string
 	// Deadline bounds the whole probe; 0 is 20 s.
 	Deadline time.Duration
 }
+
+// ChildArgs are the arguments with which cmd/microvm calls KVMChild.
+func ChildArgs() []string { return []string{"doctor", "--kvm-child"} }
 
 const probeDeadline = 20 * time.Second
 
@@ -65,6 +69,13 @@ func KVM(ctx context.Context, probe KVMProbe) KVMReport {
 	}
 	if _, err := os.Stat(probe.Device); errors.Is(err, fs.ErrNotExist) {
 		return KVMReport{Verdict: Absent, Detail: probe.Device + " is not there"}
+	}
+	if len(probe.Command) == 0 {
+		self, err := os.Executable()
+		if err != nil {
+			return KVMReport{Verdict: Unproven, Detail: fmt.Sprintf("the program cannot find itself: %v", err)}
+		}
+		probe.Command = append([]string{self}, ChildArgs()...)
 	}
 	bounded, cancel := context.WithTimeout(ctx, probe.Deadline)
 	defer cancel()
@@ -86,9 +97,6 @@ func KVM(ctx context.Context, probe KVMProbe) KVMReport {
 // for a child that stays in the kernel after a kill: that one goroutine and
 // process are left behind, since nothing can end them.
 func runChild(ctx context.Context, argv []string) ([]byte, error) {
-	if len(argv) == 0 {
-		return nil, errors.New("no probe command")
-	}
 	cmd := exec.Command(argv[0], argv[1:]...)
 	var out, errs bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &out, &errs
