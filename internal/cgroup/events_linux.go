@@ -33,7 +33,8 @@ func (c *Cgroups) Kill(ctx context.Context, host string) error {
 }
 
 // Emptied waits until the cgroup had a process and has none any more. One that
-// is not there, or vanishes, is empty.
+// is not there, or vanishes, is empty. A process that came and went before the
+// first look, or between two, is told by the processor time it left behind.
 func (c *Cgroups) Emptied(ctx context.Context, host string) error {
 	dir, err := c.path(host)
 	if err != nil {
@@ -41,13 +42,27 @@ func (c *Cgroups) Emptied(ctx context.Context, host string) error {
 	}
 	armed := false
 	err = watch(ctx, dir, func(populated bool) bool {
-		armed = armed || populated
+		armed = armed || populated || used(dir)
 		return armed && !populated
 	})
 	if err != nil {
 		return fmt.Errorf("watch cgroup: %w", err)
 	}
 	return nil
+}
+
+// used reports whether a process ever ran in the cgroup.
+func used(dir string) bool {
+	data, err := os.ReadFile(filepath.Join(dir, "cpu.stat"))
+	if err != nil {
+		return false
+	}
+	for line := range strings.Lines(string(data)) {
+		if value, ok := strings.CutPrefix(line, "usage_usec "); ok {
+			return strings.TrimSpace(value) != "0"
+		}
+	}
+	return false
 }
 
 // populated reports whether the cgroup or one nested in it has a process.

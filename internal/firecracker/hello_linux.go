@@ -18,9 +18,10 @@ import (
 )
 
 const (
-	maxHello    = 4 << 10          // bytes of the hello
-	maxGoodbye  = 4 << 10          // bytes that a guest may send after its hello before it closes
-	goodbyeWait = 10 * time.Second // for the guest to close; the hello counts without it
+	maxHello    = 4 << 10                // bytes of the hello
+	maxGoodbye  = 4 << 10                // bytes that a guest may send after its hello before it closes
+	helloLook   = 200 * time.Millisecond // between two looks whether the VMM still lives
+	goodbyeWait = 10 * time.Second       // for the guest to close; the hello counts without it
 )
 
 var (
@@ -84,17 +85,40 @@ func (v *VMM) takeHello(ctx context.Context, host string) (guestwire.Hello, erro
 		i.mu.Unlock()
 		v.unlinkHello(host)
 	}()
-	stop := context.AfterFunc(ctx, func() { _ = listener.SetDeadline(time.Unix(1, 0)) })
-	defer stop()
-	conn, err := listener.AcceptUnix()
+	conn, err := v.accept(ctx, host, i, listener)
 	if err != nil {
-		if ctx.Err() != nil {
-			err = context.Cause(ctx)
-		}
 		return guestwire.Hello{}, err
 	}
 	defer func() { _ = conn.Close() }()
 	return readHello(ctx, conn)
+}
+
+// accept waits for a connection, the end of the VMM or that of the context.
+func (v *VMM) accept(ctx context.Context, host string, i *instance, listener *helloListener) (net.Conn, error) {
+	stop := context.AfterFunc(ctx, func() { _ = listener.SetDeadline(time.Unix(1, 0)) })
+	defer stop()
+	for {
+		// Set before the context is asked, so that its end is not overwritten.
+		if err := listener.SetDeadline(time.Now().Add(helloLook)); err != nil {
+			return nil, err
+		}
+		if ctx.Err() != nil {
+			return nil, context.Cause(ctx)
+		}
+		conn, err := listener.AcceptUnix()
+		if !errors.Is(err, os.ErrDeadlineExceeded) {
+			return conn, err
+		}
+		if pids, err := v.processes(host); err != nil || len(pids) > 0 || ctx.Err() != nil {
+			continue
+		}
+		i.mu.Lock()
+		launched := i.launched
+		i.mu.Unlock()
+		if launched {
+			return nil, errors.New("the VMM ended first")
+		}
+	}
 }
 
 // readHello reads one line, answers it, and waits for the guest to close first:

@@ -3,6 +3,7 @@
 package firecracker_test
 
 import (
+	"bytes"
 	"context"
 	"fmt"
 	"os"
@@ -188,7 +189,36 @@ func TestBootToHelloAndBack(t *testing.T) {
 	}
 }
 
-func TestTenAtOnce(t *testing.T) {
+// TestGuestEndsItself proves that the end of a VMM is seen, and its code.
+func TestGuestEndsItself(t *testing.T) {
+	h, ctx := newHost(t, nil), deadline(t)
+	plan := h.plan(8)
+	h.launch(t, ctx, plan)
+	timed(t, "start", func() error { return h.Start(ctx, plan) })
+	timed(t, "hello", func() error { _, err := h.Hello(ctx, plan.Host); return err })
+	client := h.Client(plan.Host)
+	timed(t, "conf", func() error {
+		_, err := client.Configure(ctx, guestwire.Configure{
+			Generation: 1, Hostname: "test", TimeNS: time.Now().UnixNano(), Entropy: bytes.Repeat([]byte{7}, 32),
+			User: "user", Workdir: "/workspace", Env: map[string]string{"PATH": "/usr/local/bin:/usr/bin:/bin:/usr/sbin:/sbin"},
+		})
+		return err
+	})
+	emptied := make(chan error, 1)
+	go func() { emptied <- h.cgroups.Emptied(ctx, plan.Host) }()
+	reboot := "import ctypes; ctypes.CDLL(None).reboot(0x1234567)"
+	_, err := client.Start(ctx, "exe_01HZZZZZZZZZZZZZZZZZZZZZZZ", guestwire.Start{Cmd: "python3", Args: []string{"-c", reboot}, User: "root"})
+	if err != nil {
+		t.Logf("start: %v", err) // the guest may be gone before it answers
+	}
+	timed(t, "reboot", func() error { return <-emptied })
+	exit, known := h.Exit(plan.Host)
+	if !known || exit != (firecracker.Exit{}) {
+		t.Errorf("exit %v, known %v", exit, known)
+	}
+}
+
+func TestClientAndAdoption(t *testing.T) {
 	h, ctx := newHost(t, nil), deadline(t)
 	plan := h.plan(40)
 	h.launch(t, ctx, plan)
@@ -346,5 +376,3 @@ func TestDebugConsole(t *testing.T) {
 	}
 	t.Log(err)
 }
-
-var _ = guestwire.Protocol
