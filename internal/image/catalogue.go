@@ -82,9 +82,9 @@ func (c *Catalogue) Image(ctx context.Context, id string) (Image, error) {
 	return Image{}, broken
 }
 
-// List returns the images that can be used, in order of id. What
+// Images returns the images that can be used, in order of id. What
 // is there and cannot be used is in Broken.
-func (c *Catalogue) List(ctx context.Context) ([]Image, error) {
+func (c *Catalogue) Images(ctx context.Context) ([]Image, error) {
 	images, _, err := c.scan(ctx)
 	return images, err
 }

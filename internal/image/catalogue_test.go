@@ -66,13 +66,13 @@ func add(t *testing.T, c *Catalogue, img Image) Image {
 
 func TestCatalogueFindsWhatIsThere(t *testing.T) {
 	c := newCatalogue(t)
-	if images, err := c.List(t.Context()); err != nil || len(images) != 0 {
+	if images, err := c.Images(t.Context()); err != nil || len(images) != 0 {
 		t.Fatal(images, err)
 	}
 	var want []Image
 	for _, id := range []string{"Base", "node-22", "python", "python3.13"} { // in order; each is seen without a restart
 		want = append(want, add(t, c, valid(id)))
-		images, err := c.List(t.Context())
+		images, err := c.Images(t.Context())
 		if err != nil || !reflect.DeepEqual(images, want) {
 			t.Fatalf("got %+v %v\nwant %+v", images, err, want)
 		}
@@ -247,7 +247,7 @@ func TestBrokenImagesAreRefusedAndNamed(t *testing.T) {
 			if strings.Contains(f.Message, cat.dir) || !strings.Contains(f.Message, `"bad"`) {
 				t.Errorf("message %q", f.Message)
 			}
-			images, err := cat.List(t.Context())
+			images, err := cat.Images(t.Context())
 			if err != nil || len(images) != 0 {
 				t.Errorf("listed: %+v %v", images, err)
 			}
