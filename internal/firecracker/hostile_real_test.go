@@ -46,7 +46,9 @@ func init() {
 	for _, line := range strings.Split(string(script), "\n") {
 		misbehave(line, id)
 	}
-	select {}
+	for {
+		time.Sleep(time.Hour) // a select without cases would be a deadlock, which ends a program
+	}
 }
 
 func misbehave(line, id string) {

@@ -1,11 +1,14 @@
 package firecracker
 
 import (
+	"bufio"
 	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"net"
+	"net/http"
 	"os"
 	"path/filepath"
 	"strings"
@@ -267,7 +270,17 @@ func TestClientReachesAVMThatAnotherDaemonStarted(t *testing.T) {
 			}
 			go func() {
 				defer func() { _ = conn.Close() }()
-				connect("OK 5\n", "HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nhi")(conn)
+				if line, err := readLine(conn, 32); err != nil || line != "CONNECT 1024" {
+					t.Errorf("%q %v", line, err)
+					return
+				}
+				_, _ = io.WriteString(conn, "OK 5\n")
+				if _, err := http.ReadRequest(bufio.NewReader(conn)); err != nil {
+					t.Error(err)
+					return
+				}
+				_, _ = io.WriteString(conn, "HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nhi")
+				silent(conn)
 			}()
 		}
 	}()
