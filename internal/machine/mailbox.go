@@ -75,33 +75,31 @@ func parseEntry(line string) (entry, error) {
 	return e, err
 }
 
-// parseList reads what the host's "machine-push list" prints, and keeps the entries whose file is still as it was left.
-func parseList(text string) (map[string]entry, error) {
+// parseList reads what the host's "machine-push list" prints about paths: the manifests, and of each path whether the file is
+// still as it was left. Entries of paths that were not asked for are kept unseen.
+func parseList(text string, paths []string) (map[string]entry, error) {
 	manifest := map[string]entry{}
-	seen := map[string]string{}
-	for line := range strings.Lines(text) {
-		line = strings.TrimSuffix(line, "\n")
-		kind, rest, _ := strings.Cut(line, "\t")
-		switch kind {
-		case "M":
-			e, err := parseEntry(rest)
-			if err != nil {
-				return nil, err
-			}
-			manifest[e.Path] = e
-		case "S":
-			fields := strings.SplitN(rest, "\t", 3)
-			if len(fields) != 3 {
-				return nil, fmt.Errorf("parse stat line: %d fields, want 3", len(fields))
-			}
-			seen[fields[2]] = fields[0] + "\t" + fields[1]
-		case "":
-		default:
-			return nil, fmt.Errorf("parse list of pushed files: unknown line %.80q", line)
-		}
+	now := map[string]string{}
+	left, here, found := strings.Cut(text, "---\n")
+	if !found {
+		return nil, fmt.Errorf("parse list of pushed files: no line of dashes")
 	}
-	for p, e := range manifest {
-		if seen[p] != fmt.Sprintf("%d\t%d", e.Size, e.MTime) {
+	for line := range strings.Lines(left) {
+		e, err := parseEntry(strings.TrimSuffix(line, "\n"))
+		if err != nil {
+			return nil, err
+		}
+		manifest[e.Path] = e
+	}
+	for line := range strings.Lines(here) {
+		fields := strings.SplitN(strings.TrimSuffix(line, "\n"), "\t", 3)
+		if len(fields) != 3 {
+			return nil, fmt.Errorf("parse list of pushed files: %d fields, want 3", len(fields))
+		}
+		now[fields[2]] = fields[0] + "\t" + fields[1]
+	}
+	for _, p := range paths {
+		if e, ok := manifest[p]; ok && now[p] != fmt.Sprintf("%d\t%d", e.Size, e.MTime) {
 			delete(manifest, p)
 		}
 	}

@@ -39,11 +39,18 @@ func (m *Machine) Push(ctx context.Context, files []File) (Pushed, error) {
 	if err != nil {
 		return done, err
 	}
-	list, err := m.Run(ctx, "machine-push", "list")
+	paths := make([]string, 0, len(out))
+	for _, f := range out {
+		paths = append(paths, f.Dst)
+	}
+	if len(paths) == 0 {
+		return done, nil
+	}
+	list, err := m.Run(ctx, append([]string{"machine-push", "list"}, paths...)...)
 	if err != nil {
 		return done, err
 	}
-	all, err := parseList(string(list))
+	all, err := parseList(string(list), paths)
 	if err != nil {
 		return done, err
 	}
