@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"log/slog"
 	"net"
 	"net/http"
 	"path/filepath"
@@ -15,8 +16,6 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
-
-	"log/slog"
 
 	"github.com/microvmd/microvm/internal/fault"
 	"github.com/microvmd/microvm/internal/httpapi/gen"
@@ -153,10 +152,10 @@ func (z *zeros) Read(p []byte) (int, error) {
 
 func (z *zeros) Close() error { return nil }
 
-// TestTransfersAreFlat moves 256 MiB each way and bounds what is allocated in
+// TestTransfersAreFlat moves 64 MiB each way and bounds what is allocated in
 // all, by server and client, whether it was freed or not.
 func TestTransfersAreFlat(t *testing.T) {
-	const size, most = 256 << 20, 16 << 20
+	const size, most = 64 << 20, 8 << 20
 	s := start(t)
 	path := s.URL + "/v1/sandboxes/" + sandboxID + "/files"
 	plain := &http.Client{Transport: s.Client().Transport} // the contract's holds replies

@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"errors"
 	"net/http"
+	"net/url"
 	"os"
 	"regexp"
 	"strings"
@@ -369,6 +370,22 @@ func TestFiles(t *testing.T) {
 	got = s.do(t, "GET", path+"?path=a", "")
 	if string(got.body) != "bytes\x00" || got.ContentLength != 6 || got.Header.Get("Content-Type") != "application/octet-stream" {
 		t.Errorf("read: %q %d", got.body, got.ContentLength)
+	}
+}
+
+// TestQueryValuesArriveWhole: no character of a path or tag has a meaning.
+func TestQueryValuesArriveWhole(t *testing.T) {
+	s := start(t)
+	for _, value := range []string{"a,b.txt", "a b+c", "[1]", "{x}", "null", "123", "true", "a=b&c;d", "é", "../../etc/passwd", "%41", "'\"\\", "a\nb"} {
+		s.world.read = nil
+		s.do(t, "GET", "/v1/sandboxes/"+sandboxID+"/files?path="+url.QueryEscape(value), "")
+		if s.world.path != value {
+			t.Errorf("path %q arrived as %q", value, s.world.path)
+		}
+		s.do(t, "GET", "/v1/sandboxes?tag="+url.QueryEscape("k:"+value), "")
+		if s.world.query.TagValue != value {
+			t.Errorf("tag %q arrived as %q", value, s.world.query.TagValue)
+		}
 	}
 }
 

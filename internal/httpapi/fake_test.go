@@ -148,7 +148,7 @@ func (w files) Write(_ context.Context, _, path string, mode uint32, content io.
 	}
 	w.path, w.mode = path, mode
 	var kept bytes.Buffer
-	var to io.Writer = io.Discard
+	to := io.Discard
 	if w.keep {
 		to = &kept
 	}
@@ -198,7 +198,7 @@ func start(t *testing.T) *service {
 	s := &service{world: newWorld(), log: &lockedBuffer{}}
 	h := handler(t, s.world, s.log)
 	s.Server = httptest.NewUnstartedServer(h)
-	s.Server.Config = NewServer(h, slog.New(slog.DiscardHandler))
+	s.Config = NewServer(h, slog.New(slog.DiscardHandler))
 	s.Start()
 	t.Cleanup(s.Close)
 	s.client = &http.Client{Transport: newContract(t, s.Client().Transport)}
