@@ -143,7 +143,7 @@ func explain(err error) (message, fix string) {
 	var lost *microvm.ConnectionError
 	switch {
 	case errors.As(err, &interrupted):
-		return interrupted.Error(), ""
+		return message, ""
 	case errors.As(err, &ending):
 		return strings.Replace(message, ending.Error(), ending.Message, 1), fixEnding(ending)
 	case errors.As(err, &refused):
@@ -151,7 +151,7 @@ func explain(err error) (message, fix string) {
 	case errors.As(err, &lost) && !lost.Sent:
 		return message, "start the daemon (make up, or microvm machine start), or name another one; see microvm help connection"
 	case errors.As(err, &lost):
-		return message, "look at what became of it with microvm sandbox ls -a, then repeat"
+		return message, "repeat; should it have made a sandbox already, microvm sandbox ls shows it"
 	case errors.Is(err, context.DeadlineExceeded):
 		return message, "repeat"
 	default:

@@ -29,7 +29,10 @@ func runMain() int {
 // interruption is the cause of a context that a signal ended.
 type interruption struct{ signal syscall.Signal }
 
-func (i *interruption) Error() string { return "interrupted by " + i.signal.String() }
+func (i *interruption) Error() string {
+	names := map[syscall.Signal]string{syscall.SIGINT: "SIGINT", syscall.SIGTERM: "SIGTERM", syscall.SIGHUP: "SIGHUP"}
+	return "interrupted by " + names[i.signal]
+}
 
 // interruptible ends the context at the first SIGINT, SIGTERM or SIGHUP, so
 // that verbs can clean up. The second one ends the program as it always would.

@@ -119,7 +119,7 @@ func TestExitCodes(t *testing.T) {
 		{"a code and why", &codeError{code: 124, err: errors.New("late")}, true, true, 124, "error: late\n"},
 		{"of another verb", fmt.Errorf("x: %w", chosen(3)), true, false, 3, ""},
 		{"of a program on this machine", fmt.Errorf("tar: %w", local), true, false, 1, "error: tar: exit status 1\n"},
-		{"Ctrl-C", fmt.Errorf("x: %w", &interruption{2}), true, true, 130, "error: interrupted"},
+		{"Ctrl-C", fmt.Errorf("x: %w", &interruption{2}), true, true, 130, "error: x: interrupted by SIGINT\n"},
 		{"orders to the terminal", errors.New("a\x1b[2Jb"), true, false, 1, "error: a\\u001b[2Jb\n"},
 	} {
 		t.Run(test.name, func(t *testing.T) {

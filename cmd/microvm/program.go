@@ -33,6 +33,8 @@ func printOutput(cmd *cobra.Command, exe *microvm.Execution) error {
 
 func noteMissing(w io.Writer, stream, text string, truncated bool, written int64) {
 	switch {
+	case truncated && text == "":
+		fmt.Fprintf(w, "note: %s had %s, and nothing of it is kept any more\n", stream, size(written))
 	case truncated:
 		fmt.Fprintf(w, "note: %s had %s, and only its end was kept\n", stream, size(written))
 	case int64(len(text)) != written && strings.ContainsRune(text, unicode.ReplacementChar):

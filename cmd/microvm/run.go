@@ -17,9 +17,6 @@ import (
 	microvm "github.com/microvmd/microvm/sdk/go"
 )
 
-// deleteTimeout bounds the clean-up after a run, which no signal cuts short.
-const deleteTimeout = 2 * time.Minute
-
 type runOptions struct {
 	files         []string
 	sandbox       sandboxFlags
@@ -133,27 +130,12 @@ func runRun(cmd *cobra.Command, g *globals, o *runOptions, image string, command
 	return programEnd(r.stderr, r.result.Execution)
 }
 
-// create makes the sandbox. A signal does not cut it short, as then nobody
-// would know of a sandbox to delete.
 func (r *runner) create(ctx context.Context, spec microvm.SandboxCreate) error {
-	stop := context.AfterFunc(ctx, func() {
-		fmt.Fprintln(r.stderr, "interrupted: waiting for the sandbox, to delete it; once more leaves it to its TTL")
-	})
-	defer stop()
-	done := r.progress.wait("a sandbox of " + clean(spec.Image))
 	began := time.Now()
-	sb, err := r.client.Sandboxes.Create(context.WithoutCancel(ctx), spec)
+	sb, err := createSandbox(ctx, r.client, spec, r.progress, r.stderr)
 	r.result.Timings.CreateMS = time.Since(began).Milliseconds()
-	done()
-	var lost *microvm.ConnectionError
-	if errors.As(err, &lost) && lost.Sent {
-		return hint(fmt.Errorf("%w; a sandbox may have been left behind, which ends with its TTL", err), "microvm sandbox ls shows it, microvm sandbox rm deletes it")
-	}
-	if err != nil {
-		return err
-	}
 	r.result.Sandbox = sb
-	return nil
+	return err
 }
 
 func (r *runner) upload(ctx context.Context, files []localFile) error {

@@ -1,10 +1,20 @@
 package main
 
 import (
+	"context"
+	"errors"
 	"fmt"
+	"io"
+	"time"
 
 	"github.com/spf13/cobra"
+
+	microvm "github.com/microvmd/microvm/sdk/go"
 )
+
+// deleteTimeout bounds the deletion of a sandbox that nobody wants any more,
+// which no signal cuts short.
+const deleteTimeout = 2 * time.Minute
 
 func newSandboxCreateCommand(g *globals) *cobra.Command {
 	var o sandboxFlags
@@ -23,11 +33,13 @@ over, or by microvm sandbox rm.`,
 			if err != nil {
 				return err
 			}
-			done := newProgress(cmd.ErrOrStderr(), g.verbose).wait("a sandbox of " + clean(args[0]))
-			sb, err := client.Sandboxes.Create(cmd.Context(), o.spec(cmd.Flags(), args[0]))
-			done()
+			ctx, stderr := cmd.Context(), cmd.ErrOrStderr()
+			sb, err := createSandbox(ctx, client, o.spec(cmd.Flags(), args[0]), newProgress(stderr, g.verbose), stderr)
 			if err != nil {
 				return err
+			}
+			if ctx.Err() != nil {
+				return errors.Join(context.Cause(ctx), deleteAfter(ctx, client, sb.ID))
 			}
 			if g.output == outputJSON {
 				return printJSON(cmd.OutOrStdout(), sb)
@@ -37,6 +49,30 @@ over, or by microvm sandbox rm.`,
 	}
 	o.add(cmd.Flags())
 	return cmd
+}
+
+// createSandbox makes a sandbox. A signal does not cut it short, as then nobody
+// would know of a sandbox to delete: the caller looks at the context afterwards.
+func createSandbox(ctx context.Context, client *microvm.Client, spec microvm.SandboxCreate, progress *progress, stderr io.Writer) (*microvm.Sandbox, error) {
+	stop := context.AfterFunc(ctx, func() {
+		fmt.Fprintln(stderr, "interrupted: waiting for the sandbox, to delete it; once more leaves it to its TTL")
+	})
+	defer stop()
+	defer progress.wait("a sandbox of " + clean(spec.Image))()
+	sb, err := client.Sandboxes.Create(context.WithoutCancel(ctx), spec)
+	var lost *microvm.ConnectionError
+	if errors.As(err, &lost) && lost.Sent {
+		return nil, hint(fmt.Errorf("%w; a sandbox may have been left behind, which ends with its TTL", err), "microvm sandbox ls shows it, microvm sandbox rm deletes it")
+	}
+	return sb, err
+}
+
+// deleteAfter deletes a sandbox although the context has ended.
+func deleteAfter(ctx context.Context, client *microvm.Client, id string) error {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), deleteTimeout)
+	defer cancel()
+	_, err := client.Sandboxes.Delete(ctx, id)
+	return err
 }
 
 // oneArg wants exactly one argument and names it when it is not there.

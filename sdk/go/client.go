@@ -57,7 +57,9 @@ func WithSocket(path string) Option { return func(o *options) { o.socket = path 
 
 // WithHTTPClient makes the client use a copy of h, for instance for a proxy or
 // other certificates. With WithSocket its transport is not used. A Timeout in
-// it also ends waits and transfers.
+// it also ends waits and transfers. Its transport should have an
+// ExpectContinueTimeout, as http.DefaultTransport does: without one, the reason
+// of a refused upload can be lost in a connection that breaks under it.
 func WithHTTPClient(h *http.Client) Option { return func(o *options) { o.http = h } }
 
 // WithMaxRetries sets how often one request is repeated where that is safe; 0
