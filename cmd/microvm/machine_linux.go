@@ -25,7 +25,7 @@ hardware virtualisation. It is slow (guest code at about 1/20 of native speed), 
 		Args: cobra.NoArgs,
 	}
 	c.PersistentFlags().StringVar(&name, "name", machine.DefaultName, "name of the machine")
-	c.AddCommand(newMachineStart(&name), newMachineStop(&name), newMachineStatus(&name), newMachineShell(&name), newMachineLogs(&name), newMachineDelete(&name), newMachineKeeper())
+	c.AddCommand(newMachineStart(&name), newMachineStop(&name), newMachineStatus(&name), newMachineShell(&name), newMachinePush(&name), newMachineLogs(&name), newMachineDelete(&name), newMachineKeeper())
 	return c
 }
 

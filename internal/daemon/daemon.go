@@ -195,27 +195,22 @@ func (s keyStore) KeyByHash(ctx context.Context, hash [32]byte) (string, [32]byt
 }
 
 // firstKey makes the admin key at the first start and puts its text into
-// admin.key, root-only, where the command line finds it.
+// admin.key, root-only, where the command line finds it. A start that was
+// killed in between leaves a text that is no key yet: the next one writes
+// another.
 func firstKey(ctx context.Context, store *sqlstore.Store, keys *httpapi.KeyRing, dir string) error {
-	path := filepath.Join(dir, "admin.key")
-	if _, err := os.Stat(path); err == nil {
-		return nil
-	}
 	if have, err := store.Keys(ctx); err != nil || len(have) > 0 {
-		return err // the file was taken away on purpose
-	}
-	_, token, err := keys.Make(ctx, "admin")
-	if err != nil {
 		return err
 	}
-	draft := path + ".new"
-	if err := os.WriteFile(draft, []byte(token+"\n"), 0o600); err != nil {
-		return fmt.Errorf("write first key: %w", err)
-	}
-	if err := os.Rename(draft, path); err != nil {
-		return fmt.Errorf("write first key: %w", err)
-	}
-	return nil
+	path := filepath.Join(dir, "admin.key")
+	_, err := keys.Make(ctx, "admin", func(token string) error {
+		draft := path + ".new"
+		if err := os.WriteFile(draft, []byte(token+"\n"), 0o600); err != nil {
+			return err
+		}
+		return os.Rename(draft, path)
+	})
+	return err
 }
 
 // serving is the API on its listeners.

@@ -270,10 +270,20 @@ func (r *run) output() (out Output, err error) {
 	return out, nil
 }
 
-// tail reads all that the ring still has.
+// tail reads what the ring has from its last gap on.
 func (r *Ring) tail() (Tail, error) {
-	data, at, err := r.ReadAt(r.Start(), int(r.Total()-r.Start()))
-	return Tail{Bytes: data, Offset: at}, err
+	t := Tail{Offset: r.Start()}
+	for next := t.Offset; ; {
+		data, at, err := r.ReadAt(next, RingBytes)
+		if err != nil || len(data) == 0 {
+			return t, err
+		}
+		if at > next {
+			t = Tail{Offset: at} // what lies before the gap does not join on
+		}
+		t.Bytes = append(t.Bytes, data...)
+		next = at + int64(len(data))
+	}
 }
 
 // vanished is the ending of an execution whose sandbox went away. When the

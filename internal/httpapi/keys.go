@@ -43,16 +43,20 @@ var _ Keys = (*KeyRing)(nil)
 // NewKeyRing makes a KeyRing over a store.
 func NewKeyRing(store KeyStore) *KeyRing { return &KeyRing{store: store} }
 
-// Make makes and stores a new key. The token is returned here and never again.
-func (k *KeyRing) Make(ctx context.Context, name string) (id, token string, err error) {
+// Make makes and stores a new key. Its token is given to hand before the key is
+// stored, and never again: a key that is stored has reached its owner.
+func (k *KeyRing) Make(ctx context.Context, name string, hand func(token string) error) (id string, err error) {
 	var secret [tokenBytes]byte
 	_, _ = rand.Read(secret[:]) // never fails: crypto/rand, since Go 1.24
-	token = tokenPrefix + hex.EncodeToString(secret[:])
+	token := tokenPrefix + hex.EncodeToString(secret[:])
+	if err := hand(token); err != nil {
+		return "", fmt.Errorf("make key: hand it out: %w", err)
+	}
 	id = ident.New(keyPrefix)
 	if err := k.store.InsertKey(ctx, id, name, sha256.Sum256([]byte(token)), time.Now().UTC()); err != nil {
-		return "", "", fmt.Errorf("make key: %w", err)
+		return "", fmt.Errorf("make key: %w", err)
 	}
-	return id, token, nil
+	return id, nil
 }
 
 // Verify returns nil for a token that Make returned, and a fault.TokenInvalid

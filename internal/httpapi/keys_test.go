@@ -36,7 +36,9 @@ func (s *keyStore) KeyByHash(_ context.Context, hash [32]byte) (id string, store
 func TestKeyRing(t *testing.T) {
 	store := &keyStore{hashes: map[[32]byte]string{}}
 	ring := NewKeyRing(store)
-	id, token, err := ring.Make(t.Context(), "first")
+	var token string
+	take := func(made string) error { token = made; return nil }
+	id, err := ring.Make(t.Context(), "first", take)
 	if err != nil || !strings.HasPrefix(id, "key_") || !regexp.MustCompile(`^mvk_[0-9a-f]{64}$`).MatchString(token) {
 		t.Fatal(id, token, err)
 	}
@@ -49,8 +51,8 @@ func TestKeyRing(t *testing.T) {
 	if err := ring.Verify(t.Context(), token); err != nil {
 		t.Error(err)
 	}
-	_, other, err := ring.Make(t.Context(), "second")
-	if err != nil || other == token {
+	first := token
+	if _, err := ring.Make(t.Context(), "second", take); err != nil || token == first {
 		t.Error("two keys are alike")
 	}
 	for _, wrong := range []string{"", "mvk_", token[:len(token)-1], token + "0", strings.ToUpper(token), "mvk_" + strings.Repeat("0", 64)} {
@@ -66,7 +68,11 @@ func TestKeyRing(t *testing.T) {
 	if err := ring.Verify(t.Context(), token); err == nil || fault.Is(err, fault.TokenInvalid) {
 		t.Errorf("a store that fails: %v", err)
 	}
-	if _, _, err := ring.Make(t.Context(), "third"); err == nil {
-		t.Error("a key that was not stored was returned")
+	if _, err := ring.Make(t.Context(), "third", take); err == nil {
+		t.Error("a key that was not stored passes for made")
+	}
+	stored := len(store.hashes)
+	if _, err := ring.Make(t.Context(), "fourth", func(string) error { return errors.New("disk") }); err == nil || len(store.hashes) != stored {
+		t.Error("a key that reached nobody was stored")
 	}
 }
