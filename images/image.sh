@@ -6,6 +6,7 @@
 #   customize (optional function) changes the tree in $1 after the packages are in
 # and calls build_image OUTDIR. Makes OUTDIR/rootfs.erofs and OUTDIR/image.json. Needs root and mmdebstrap.
 
+umask 022
 release=trixie
 user_path=/home/user/.local/bin:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin
 
@@ -15,6 +16,13 @@ base_packages=(ca-certificates curl git iproute2 jq less patch procps sudo unzip
 
 say() { echo "image $id: $*" >&2; }
 die() { say "$*"; exit 1; }
+
+# Runs a command in a tree with nothing of this host's environment (a TMPDIR would not exist there).
+in_root() {
+  local root=$1
+  shift
+  env -i PATH=/usr/sbin:/usr/bin:/sbin:/bin LC_ALL=C.UTF-8 chroot "$root" "$@"
+}
 
 # File times decide whether a .pyc is current, so package times stay as they are. What the build itself wrote
 # gets the newest time of a packaged file: the same packages give the same image.
@@ -35,8 +43,8 @@ dpkg_options=(
 
 add_user() {
   local root=$1
-  chroot "$root" groupadd --gid 1000 user
-  chroot "$root" useradd --uid 1000 --gid 1000 --create-home --shell /bin/bash user
+  in_root "$root" groupadd --gid 1000 user
+  in_root "$root" useradd --uid 1000 --gid 1000 --create-home --shell /bin/bash user
   echo 'user ALL=(ALL:ALL) NOPASSWD: ALL' > "$root/etc/sudoers.d/user"
   chmod 0440 "$root/etc/sudoers.d/user"
   install -d -o 1000 -g 1000 "$root/workspace"
@@ -51,6 +59,7 @@ clean() {
   local root=$1
   rm -rf "$root"/var/lib/apt/lists/* "$root"/var/cache/{apt,debconf,ldconfig}/* "$root"/var/log/* "$root"/tmp/* \
     "$root"/var/lib/dpkg/*-old "$root"/etc/*- "$root"/root/.cache "$root"/run/*
+  rm -f "$root"/etc/{resolv.conf,machine-id,hostname}
   : > "$root/etc/resolv.conf"
   : > "$root/etc/machine-id"
   echo sandbox > "$root/etc/hostname"
@@ -74,13 +83,13 @@ build_image() {
   add_user "$root"
   if declare -F customize > /dev/null; then customize "$root"; fi
   clean "$root"
-  arch=$(chroot "$root" dpkg --print-architecture)
-  count=$(chroot "$root" dpkg-query -f '.\n' -W | wc -l)
-  version=$(chroot "$root" sh -c "$version_command")
+  arch=$(in_root "$root" dpkg --print-architecture)
+  count=$(in_root "$root" dpkg-query -f '.\n' -W | wc -l)
+  version=$(in_root "$root" sh -c "$version_command")
   epoch=$(settle_times "$root" "$start")
   say "writing the file system"
   mkdir -p "$out"
-  chroot "$tools" mkfs.erofs --quiet -z lz4hc -U 6d696372-6f76-4d00-8000-000000000000 -T "$epoch" --mkfs-time /rootfs.erofs /image
+  in_root "$tools" mkfs.erofs --quiet -z lz4hc -U 6d696372-6f76-4d00-8000-000000000000 -T "$epoch" --mkfs-time /rootfs.erofs /image
   mv "$tools/rootfs.erofs" "$out/rootfs.erofs"
   chmod 0444 "$out/rootfs.erofs"
   size=$(stat -c %s "$out/rootfs.erofs")

@@ -3,6 +3,7 @@
 # Builds the guest kernel from Debian's kernel source: OUTDIR/vmlinux and OUTDIR/kernel.json.
 # Needs root and mmdebstrap; compiler and source come from a Debian root made here, so every host builds the same.
 set -euo pipefail
+umask 022
 here=$(cd "$(dirname "$0")" && pwd)
 out=${1:?usage: build.sh OUTDIR}
 arch=${ARCH:-amd64}
@@ -11,9 +12,9 @@ source_package=linux-source-6.1
 packages=(bc bison flex gcc libc6-dev libelf-dev make xz-utils "$source_package")
 
 case $arch in
-  amd64) list=x86_64.config make_args=(ARCH=x86_64) target=vmlinux built=vmlinux strip=strip ;;
+  amd64) lists=(common.config x86_64.config) make_args=(ARCH=x86_64) target=vmlinux built=vmlinux strip=strip ;;
   arm64) # Firecracker loads the flat Image there; it keeps the name vmlinux so that nobody has to ask.
-    list=arm64.config target=Image built=arch/arm64/boot/Image strip=
+    lists=(common.config arm64.config) target=Image built=arch/arm64/boot/Image strip=
     make_args=(ARCH=arm64)
     if [[ $(dpkg --print-architecture) != arm64 ]]; then
       make_args+=(CROSS_COMPILE=aarch64-linux-gnu-) packages+=(gcc-aarch64-linux-gnu)
@@ -44,18 +45,19 @@ mkdir -p "$root/build"
 tar -xJf "$root/$tarball" -C "$root/build" --strip-components=1
 rm "$root/usr/src/"*.tar.xz
 
-# Everything that would name this host, this moment or a build counter is fixed.
-export KBUILD_BUILD_USER=microvm KBUILD_BUILD_HOST=microvm KBUILD_BUILD_VERSION=1 LC_ALL=C
-KBUILD_BUILD_TIMESTAMP=$(date -u -d "@$(stat -c %Y "$root/build/Makefile")")
-export KBUILD_BUILD_TIMESTAMP
-in_root() { chroot "$root" make -s -C /build "${make_args[@]}" "$@"; }
+# Nothing of this host's environment goes in (a TMPDIR would name a directory that is not there), and everything
+# that would name this host, this moment or a build counter is fixed.
+clean_env=(env -i PATH=/usr/sbin:/usr/bin:/sbin:/bin LC_ALL=C KBUILD_BUILD_USER=microvm KBUILD_BUILD_HOST=microvm
+  KBUILD_BUILD_VERSION=1 "KBUILD_BUILD_TIMESTAMP=$(LC_ALL=C date -u -d "@$(stat -c %Y "$root/build/Makefile")")")
+make_in_root=("${clean_env[@]}" chroot "$root" make -C /build "${make_args[@]}")
 
-# The list over tinyconfig, then a look at what became of every line: an option that was renamed or whose
+# The lists over tinyconfig, then a look at what became of every line: an option that was renamed or whose
 # dependency is missing would else vanish without a word.
-in_root tinyconfig > /dev/null
-grep -E '^(CONFIG_|# CONFIG_[A-Z0-9_]+ is not set$)' "$here/$list" > "$work/options"
+"${make_in_root[@]}" -s tinyconfig > /dev/null
+(cd "$here" && cat "${lists[@]}") > "$work/list"
+grep -E '^(CONFIG_|# CONFIG_[A-Z0-9_]+ is not set$)' "$work/list" > "$work/options"
 cat "$work/options" >> "$root/build/.config"
-in_root olddefconfig > "$work/log" 2>&1 || { cat "$work/log" >&2; die "olddefconfig failed"; }
+"${make_in_root[@]}" -s olddefconfig > "$work/log" 2>&1 || { cat "$work/log" >&2; die "olddefconfig failed"; }
 bad=0
 while IFS= read -r line; do
   if [[ $line == '# CONFIG_'* ]]; then
@@ -69,10 +71,10 @@ while IFS= read -r line; do
   fi
   bad=$((bad + 1))
 done < "$work/options"
-((bad == 0)) || die "$bad options of $list are not what $package_version makes of them; correct the list"
+((bad == 0)) || die "$bad options of ${lists[*]} are not what $package_version makes of them; correct them"
 
 say "compiling $target ($(nproc) jobs)"
-chroot "$root" make -C /build "${make_args[@]}" -j"$(nproc)" "$target" > "$work/log" 2>&1 &
+"${make_in_root[@]}" -j"$(nproc)" "$target" > "$work/log" 2>&1 &
 running=$!
 started=$SECONDS
 while kill -0 "$running" 2> /dev/null; do
@@ -94,7 +96,7 @@ cat > "$out/kernel.json" <<EOF
   "arch": "$arch",
   "version": "$(cat "$root/build/include/config/kernel.release")",
   "source_package": "$source_package $package_version",
-  "options_sha256": "$(sha256sum < "$here/$list" | cut -d' ' -f1)",
+  "options_sha256": "$(sha256sum < "$work/list" | cut -d' ' -f1)",
   "size": $(stat -c %s "$out/vmlinux"),
   "sha256": "$(sha256sum < "$out/vmlinux" | cut -d' ' -f1)"
 }

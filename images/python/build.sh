@@ -18,7 +18,7 @@ dpkg_options+=(--dpkgopt='path-exclude=/usr/lib/python3*/EXTERNALLY-MANAGED')
 customize() {
   printf '[global]\ndisable-pip-version-check = true\n' > "$1/etc/pip.conf"
   # pip's own modules are compiled when its package is installed only if py3compile ran: make sure, and fail if not.
-  chroot "$1" python3 -c 'import pip, sys; sys.exit(not pip.__cached__)'
+  in_root "$1" python3 -c 'import pip, sys; sys.exit(not pip.__cached__)'
 }
 
 build_image "${1:?usage: build.sh OUTDIR}"
