@@ -104,7 +104,7 @@ func New(conf Config) (*Agent, error) {
 // Serve answers on every connection that l accepts until l fails or the agent
 // is closed; then the error is net.ErrClosed. It closes l.
 func (a *Agent) Serve(l net.Listener) error {
-	defer l.Close()
+	defer func() { _ = l.Close() }()
 	a.mu.Lock()
 	if a.closed {
 		a.mu.Unlock()

@@ -120,7 +120,7 @@ func loadModule(path string) error {
 	if err != nil {
 		return err
 	}
-	defer file.Close()
+	defer func() { _ = file.Close() }()
 	if err := unix.FinitModule(int(file.Fd()), "", 0); err != nil && !errors.Is(err, unix.EEXIST) {
 		return fmt.Errorf("load module %s: %w", filepath.Base(path), err)
 	}
@@ -132,7 +132,7 @@ func raiseLoopback() error {
 	if err != nil {
 		return fmt.Errorf("raise loopback: %w", err)
 	}
-	defer unix.Close(fd)
+	defer func() { _ = unix.Close(fd) }()
 	request, err := unix.NewIfreq("lo")
 	if err != nil {
 		return fmt.Errorf("raise loopback: %w", err)
@@ -170,7 +170,7 @@ func waitForImage(device string) (kind string, err error) {
 	if err != nil {
 		return "", err
 	}
-	defer file.Close()
+	defer func() { _ = file.Close() }()
 	return fileSystemKind(file)
 }
 

@@ -71,7 +71,7 @@ func (t *tree) kill(id string) error {
 	if err != nil {
 		return fmt.Errorf("kill cgroup: %w", err)
 	}
-	defer file.Close()
+	defer func() { _ = file.Close() }()
 	if _, err := file.WriteString("1"); err != nil {
 		return fmt.Errorf("kill cgroup: %w", err)
 	}
@@ -133,7 +133,7 @@ func (t *tree) oomKills(id string) int64 {
 	if err != nil {
 		return 0
 	}
-	defer file.Close()
+	defer func() { _ = file.Close() }()
 	text, err := io.ReadAll(io.LimitReader(file, 4<<10))
 	if err != nil {
 		return 0

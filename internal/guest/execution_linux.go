@@ -145,7 +145,7 @@ func (e *execution) spawn(p program, group *os.File) (pipes [2]*os.File, err err
 			closeAll(pipes[:])
 			return pipes, pipeErr
 		}
-		defer writer.Close()
+		defer func() { _ = writer.Close() }()
 		pipes[i] = reader
 		attr.Files = append(attr.Files, writer.Fd())
 	}

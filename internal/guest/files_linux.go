@@ -51,7 +51,7 @@ func (a *Agent) serveReadFile(w *reply, r *request) error {
 	if err != nil {
 		return fileRefusal(err, guestwire.FileNotFound)
 	}
-	defer file.Close()
+	defer func() { _ = file.Close() }()
 	info, err := file.Stat()
 	if err != nil {
 		return fileRefusal(err, guestwire.FileNotFound)

@@ -70,7 +70,7 @@ func lookupAccount(etc, name string) (account, error) {
 		}
 		for member := range strings.SplitSeq(field[3], ",") {
 			if member == name {
-				found.groups = append(found.groups, uint32(gid))
+				found.groups = append(found.groups, uint32(gid)) //nolint:gosec // parsed as 32 bits
 				break
 			}
 		}
@@ -86,7 +86,7 @@ func eachLine(path string, visit func(string) bool) error {
 	if err != nil {
 		return err
 	}
-	defer file.Close()
+	defer func() { _ = file.Close() }()
 	if info, err := file.Stat(); err != nil || !info.Mode().IsRegular() {
 		return refuse(guestwire.NotAFile, path)
 	}

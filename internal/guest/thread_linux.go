@@ -14,3 +14,13 @@ func setThreadGroups(groups []uint32) error {
 	}
 	return nil
 }
+
+// nameThread names the calling thread; the first one's name is what ps shows,
+// which would else be that of /proc/self/exe.
+func nameThread(name string) error {
+	text, err := unix.BytePtrFromString(name)
+	if err != nil {
+		return err
+	}
+	return unix.Prctl(unix.PR_SET_NAME, uintptr(unsafe.Pointer(text)), 0, 0, 0) //nolint:gosec // prctl(2) takes a pointer
+}

@@ -116,7 +116,7 @@ func tryHello(hello guestwire.Hello) error {
 		return err
 	}
 	file := os.NewFile(uintptr(fd), "vsock") //nolint:gosec // a descriptor is not negative
-	defer file.Close()
+	defer func() { _ = file.Close() }()
 	limit := unix.NsecToTimeval(helloTry.Nanoseconds())
 	for _, option := range []int{unix.SO_RCVTIMEO, unix.SO_SNDTIMEO} {
 		if err := unix.SetsockoptTimeval(fd, unix.SOL_SOCKET, option, &limit); err != nil {

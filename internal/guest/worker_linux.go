@@ -1,6 +1,7 @@
 package guest
 
 import (
+	"errors"
 	"fmt"
 	"os"
 	"runtime/debug"
@@ -18,18 +19,21 @@ func Work(version string) error {
 	if err != nil {
 		return fmt.Errorf("work: %w", err)
 	}
+	if err := nameThread("guestd"); err != nil {
+		return fmt.Errorf("work: %w", err)
+	}
 	keep := keepTotal(memory)
 	debug.SetMemoryLimit(agentBase/2 + keep)
 	random, err := os.OpenFile("/dev/random", os.O_RDWR, 0)
 	if err != nil {
 		return fmt.Errorf("work: %w", err)
 	}
-	defer random.Close()
+	defer func() { _ = random.Close() }()
 	score, err := protect()
 	if err != nil {
 		return fmt.Errorf("work: protect the agent from the OOM killer: %w", err)
 	}
-	defer score.Close()
+	defer func() { _ = score.Close() }()
 	agent, err := New(Config{
 		Version: version, Cgroup: programGroup, KeepTotal: keep,
 		Apply: (&identity{random: random}).apply,
@@ -46,9 +50,8 @@ func Work(version string) error {
 	served := make(chan error, 1)
 	go func() { served <- agent.Serve(listener) }()
 	if err := sayHello(hello); err != nil {
-		_ = agent.Close()
-		<-served
-		return fmt.Errorf("work: %w", err)
+		closed := agent.Close()
+		return fmt.Errorf("work: %w", errors.Join(err, closed, <-served))
 	}
 	return <-served
 }

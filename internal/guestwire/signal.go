@@ -1,5 +1,7 @@
 package guestwire
 
+import "strconv"
+
 // signals are Linux's names and numbers (signal(7)); they are the same on
 // amd64 and arm64.
 var signals = map[string]int{
@@ -49,9 +51,5 @@ func KnownSignal(name string) bool {
 }
 
 func realTime(n int) string {
-	digits := string(rune('0' + n%10))
-	if n >= 10 {
-		digits = string(rune('0'+n/10)) + digits
-	}
-	return "SIGRT" + digits
+	return "SIGRT" + strconv.Itoa(n)
 }
