@@ -40,7 +40,7 @@ func TestEmulatedHost(t *testing.T) {
 			}
 		}
 	})
-	state := func(want State) Status {
+	state := func(t *testing.T, want State) Status {
 		t.Helper()
 		s, err := m.Status(ctx)
 		if err != nil || s.State != want {
@@ -48,7 +48,7 @@ func TestEmulatedHost(t *testing.T) {
 		}
 		return s
 	}
-	start := func() Started {
+	start := func(t *testing.T) Started {
 		t.Helper()
 		s, err := m.Start(ctx)
 		if err != nil {
@@ -63,12 +63,12 @@ func TestEmulatedHost(t *testing.T) {
 		}
 	}
 
-	state(StateAbsent)
-	start()
+	state(t, StateAbsent)
+	start(t)
 	step("start twice does nothing", func(t *testing.T) {
-		pid := state(StateRunning).PID
+		pid := state(t, StateRunning).PID
 		began := time.Now()
-		if s := start(); !s.Already || state(StateRunning).PID != pid {
+		if s := start(t); !s.Already || state(t, StateRunning).PID != pid {
 			t.Fatalf("second start: %+v", s)
 		}
 		t.Logf("second start took %.2f s", time.Since(began).Seconds())
@@ -119,41 +119,41 @@ func TestEmulatedHost(t *testing.T) {
 	})
 	step("push", func(t *testing.T) { testPush(ctx, t, m) })
 	step("QEMU killed", func(t *testing.T) {
-		s := state(StateRunning)
+		s := state(t, StateRunning)
 		syscall.Kill(s.PID, syscall.SIGKILL)
 		awaitEnd(ctx, t, m)
-		if s := state(StateCrashed); !strings.Contains(s.Reason, "signal 9") {
+		if s := state(t, StateCrashed); !strings.Contains(s.Reason, "signal 9") {
 			t.Fatalf("reason: %s", s.Reason)
 		}
 		if _, err := m.Run(ctx, "true"); !errors.Is(err, ErrNotRunning) {
 			t.Fatalf("run after the end: %v", err)
 		}
-		start()
+		start(t)
 		if out, err := m.Run(ctx, "sha256sum", "/var/lib/microvm/big"); err != nil {
 			t.Fatalf("the data disk is not what it was: %s, %v", out, err)
 		}
 	})
 	step("keeper killed", func(t *testing.T) {
-		s := state(StateRunning)
+		s := state(t, StateRunning)
 		syscall.Kill(s.KeeperPID, syscall.SIGKILL)
 		awaitEnd(ctx, t, m)
-		if s := state(StateCrashed); !strings.Contains(s.Reason, "keeper") {
+		if s := state(t, StateCrashed); !strings.Contains(s.Reason, "keeper") {
 			t.Fatalf("reason: %s", s.Reason)
 		}
 		if gone, err := identify(s.PID); err == nil {
 			t.Fatalf("QEMU outlived its keeper: %+v", gone)
 		}
-		start()
+		start(t)
 	})
 	step("host panics", func(t *testing.T) {
 		// The connection ends with the host, so there is no exit code to look at.
 		_, _ = m.Shell(ctx, false, nil, nil, nil, "sh", "-c", "echo c > /proc/sysrq-trigger")
 		awaitEnd(ctx, t, m)
-		s := state(StateCrashed)
+		s := state(t, StateCrashed)
 		if !strings.Contains(s.Reason, "host kernel panic") || len(s.Console) < 3 {
 			t.Fatalf("status: %+v", s)
 		}
-		start()
+		start(t)
 	})
 	step("console is bounded", func(t *testing.T) {
 		if _, err := m.Run(ctx, "sh", "-c", "head -c 3500000 /dev/zero | tr '\\0' x > /dev/ttyS0"); err != nil {
@@ -177,7 +177,7 @@ func TestEmulatedHost(t *testing.T) {
 			t.Fatal(was, err)
 		}
 		t.Logf("stop took %.1f s", time.Since(began).Seconds())
-		if s := state(StateStopped); s.Reason != "" {
+		if s := state(t, StateStopped); s.Reason != "" {
 			t.Fatalf("stop was not plain: %s", s.Reason)
 		}
 		if was, err := m.Stop(ctx); err != nil || was {
@@ -185,8 +185,8 @@ func TestEmulatedHost(t *testing.T) {
 		}
 	})
 	step("delete leaves nothing", func(t *testing.T) {
-		start()
-		s := state(StateRunning)
+		start(t)
+		s := state(t, StateRunning)
 		if err := m.Delete(ctx, true); err != nil {
 			t.Fatal(err)
 		}
@@ -202,7 +202,7 @@ func TestEmulatedHost(t *testing.T) {
 		if left := processesIn(t, m.Directory()); left != nil {
 			t.Errorf("processes left: %v", left)
 		}
-		state(StateAbsent)
+		state(t, StateAbsent)
 	})
 }
 

@@ -97,8 +97,41 @@ func (m *Machine) seed(ctx context.Context, box *os.File) error {
 	return writeSeed(box, out, now)
 }
 
+// artifacts are being found while the machine boots.
+type artifacts struct {
+	cancel context.CancelFunc
+	done   chan struct{}
+	files  []File // set before done is closed
+	err    error  // set before done is closed
+}
+
+func (m *Machine) artifacts(ctx context.Context) *artifacts {
+	ctx, cancel := context.WithCancel(ctx)
+	a := &artifacts{cancel: cancel, done: make(chan struct{})}
+	go func() {
+		defer close(a.done)
+		if m.cfg.Files != nil && !m.cfg.Bare {
+			a.files, a.err = m.cfg.Files(ctx)
+		}
+	}()
+	return a
+}
+
+func (a *artifacts) wait() ([]File, error) {
+	<-a.done
+	if a.err != nil {
+		return nil, fmt.Errorf("find artifacts: %w", a.err)
+	}
+	return a.files, nil
+}
+
+func (a *artifacts) end() {
+	a.cancel()
+	<-a.done
+}
+
 // install brings programs, artifacts and units into the running host and the daemon to its feet.
-func (m *Machine) install(ctx context.Context, p *progress, out *Started) error {
+func (m *Machine) install(ctx context.Context, p *progress, a *artifacts, out *Started) error {
 	files, err := hostFiles()
 	if err != nil {
 		return err
@@ -106,13 +139,14 @@ func (m *Machine) install(ctx context.Context, p *progress, out *Started) error 
 	for _, pr := range programs {
 		files = append(files, File{Src: filepath.Join(m.cfg.Programs, pr.name), Dst: pr.dst, Mode: 0o755})
 	}
-	if m.cfg.Files != nil {
-		more, err := m.cfg.Files(ctx)
-		if err != nil {
-			return fmt.Errorf("find artifacts: %w", err)
-		}
-		files = append(files, more...)
+	var more []File
+	if err := p.step("waiting for the artifacts", func() (err error) {
+		more, err = a.wait()
+		return err
+	}); err != nil {
+		return err
 	}
+	files = append(files, more...)
 	if err := p.step("putting programs and artifacts into the host", func() (err error) {
 		out.Pushed, err = m.Push(ctx, files)
 		return err

@@ -63,6 +63,8 @@ func (m *Machine) Start(ctx context.Context) (Started, error) {
 			return out, err
 		}
 	}
+	artifacts := m.artifacts(ctx)
+	defer artifacts.end()
 	out.Already = m.alive()
 	if !out.Already {
 		if out.BootToSSH, err = m.boot(ctx, p, settings); err != nil {
@@ -72,7 +74,7 @@ func (m *Machine) Start(ctx context.Context) (Started, error) {
 	if m.cfg.Bare {
 		return out, nil
 	}
-	return out, m.install(ctx, p, &out)
+	return out, m.install(ctx, p, artifacts, &out)
 }
 
 // settle merges the wanted settings with those that the machine has, and refuses what cannot be changed (now, or at all).
