@@ -3,6 +3,7 @@ package guest
 import (
 	"context"
 	"crypto/rand"
+	"flag"
 	"net"
 	"net/http"
 	"path/filepath"
@@ -11,6 +12,9 @@ import (
 
 	"github.com/microvmd/microvm/internal/guestwire"
 )
+
+// Property tests run 250 cases unless the command line says otherwise.
+func init() { _ = flag.Set("rapid.checks", "250") }
 
 // box is an agent that serves a Unix socket, and the host's client of it.
 type box struct {

@@ -149,7 +149,7 @@ func TestPullSurvivesCuts(t *testing.T) {
 		}
 		t.Fatal("the exit never came")
 	})
-	if cases < 100 {
+	if cases < 200 {
 		t.Errorf("only %d cases ran", cases)
 	}
 }

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"encoding/json"
 	"errors"
+	"flag"
 	"io"
 	"math"
 	"testing"
@@ -11,6 +12,9 @@ import (
 
 	"pgregory.net/rapid"
 )
+
+// Property tests run 250 cases unless the command line says otherwise.
+func init() { _ = flag.Set("rapid.checks", "250") }
 
 func TestFramesComeBackAsWritten(t *testing.T) {
 	t.Parallel()
