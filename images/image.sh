@@ -70,7 +70,9 @@ build_image() {
   local out=$1 work tools root start epoch arch count version size digest
   [[ $(id -u) = 0 ]] || die "needs root: the tree has foreign owners and devices"
   command -v mmdebstrap > /dev/null || die "needs the Debian package mmdebstrap"
-  work=$(mktemp -d)
+  arch=$(dpkg --print-architecture)
+  [[ ${ARCH:-$arch} = "$arch" ]] || die "is built on its own architecture: this is $arch, wanted is $ARCH"
+  work=$(mktemp -d -p "${MICROVM_SCRATCH:-${TMPDIR:-/tmp}}")
   # shellcheck disable=SC2064 # the path of now
   trap "rm -rf --one-file-system '$work'" EXIT
   tools=$work/tools root=$work/tools/image
@@ -83,7 +85,6 @@ build_image() {
   add_user "$root"
   if declare -F customize > /dev/null; then customize "$root"; fi
   clean "$root"
-  arch=$(in_root "$root" dpkg --print-architecture)
   count=$(in_root "$root" dpkg-query -f '.\n' -W | wc -l)
   version=$(in_root "$root" sh -c "$version_command")
   epoch=$(settle_times "$root" "$start")

@@ -27,7 +27,7 @@ die() { say "$*"; exit 1; }
 [[ $(id -u) = 0 ]] || die "needs root, to make the build root"
 command -v mmdebstrap > /dev/null || die "needs the Debian package mmdebstrap"
 
-work=$(mktemp -d)
+work=$(mktemp -d -p "${MICROVM_SCRATCH:-${TMPDIR:-/tmp}}")
 running=
 finish() {
   if [[ -n $running ]]; then kill "$running" 2> /dev/null || true; wait "$running" || true; fi
