@@ -61,7 +61,7 @@ const (
 
 // Bounds that both sides keep.
 const (
-	MaxRequestBody  = 1 << 20   // bytes of a JSON request
+	MaxRequestBody  = 4 << 20   // bytes of a JSON request: 512 KiB of arguments, escaped
 	MaxReplyBody    = 64 << 10  // bytes of a JSON reply
 	MaxFramePayload = 256 << 10 // bytes of one output frame
 	MaxPullBytes    = 1 << 20   // bytes of output in one Pull reply
