@@ -70,7 +70,7 @@ func remotePath(arg string) (ref, remote string, ok bool) {
 }
 
 func copyIn(cmd *cobra.Command, g *globals, client *microvm.Client, local, ref, remote string) error {
-	var from io.Reader = cmd.InOrStdin()
+	from := cmd.InOrStdin()
 	mode := fs.FileMode(0o644)
 	if local == "-" {
 		if remote == "" || strings.HasSuffix(remote, "/") {
@@ -81,7 +81,7 @@ func copyIn(cmd *cobra.Command, g *globals, client *microvm.Client, local, ref, 
 		if err != nil {
 			return err
 		}
-		defer file.Close()
+		defer func() { _ = file.Close() }() // only read
 		from, mode = file, bits
 		if remote == "" || strings.HasSuffix(remote, "/") {
 			remote += filepath.Base(local)

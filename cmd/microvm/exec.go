@@ -82,7 +82,7 @@ func runExec(cmd *cobra.Command, g *globals, o *executionFlags, ref string, comm
 	exe, err := client.Executions.Run(ctx, id, o.spec(command))
 	done()
 	if err != nil && exe != nil {
-		fmt.Fprintf(cmd.ErrOrStderr(), "%s may still run in sandbox %s; microvm sandbox rm ends both\n", clean(exe.ID), clean(id))
+		say(cmd.ErrOrStderr(), "%s may still run in sandbox %s; microvm sandbox rm ends both\n", clean(exe.ID), clean(id))
 	}
 	if err != nil {
 		return err

@@ -78,9 +78,9 @@ func finish(cmd *cobra.Command, err error, began bool, stderr io.Writer) int {
 	if fix == "" && misused {
 		fix = cmd.CommandPath() + " --help"
 	}
-	fmt.Fprintf(stderr, "error: %s\n", cleanLines(message))
+	say(stderr, "error: %s\n", cleanLines(message))
 	if fix != "" {
-		fmt.Fprintf(stderr, "  fix: %s\n", cleanLines(fix))
+		say(stderr, "  fix: %s\n", cleanLines(fix))
 	}
 	return code
 }
@@ -116,12 +116,11 @@ func silent(err error) bool {
 // chosenCode is the code that an error of a verb chose to end with. A program
 // on this machine that failed has a method of the same name, and chose nothing.
 func chosenCode(err error) (int, bool) {
-	var coder interface {
-		error
-		ExitCode() int
+	var coder interface{ ExitCode() int }
+	if !errors.As(err, &coder) {
+		return 0, false
 	}
-	var local *exec.ExitError
-	if !errors.As(err, &coder) || errors.As(err, &local) && coder == error(local) {
+	if _, local := coder.(*exec.ExitError); local {
 		return 0, false
 	}
 	return coder.ExitCode(), true

@@ -71,12 +71,18 @@ func printAll(w io.Writer, text string) error {
 	return nil
 }
 
+// say writes for people what nothing depends on: where it cannot be written,
+// there is nobody to tell.
+func say(w io.Writer, format string, args ...any) {
+	_, _ = fmt.Fprintf(w, format, args...)
+}
+
 // printTable writes aligned columns; the cells must be clean.
 func printTable(w io.Writer, head []string, rows [][]string) error {
 	var b bytes.Buffer
 	table := tabwriter.NewWriter(&b, 0, 4, 2, ' ', 0)
 	for _, row := range append([][]string{head}, rows...) {
-		fmt.Fprintln(table, strings.Join(row, "\t"))
+		say(table, "%s\n", strings.Join(row, "\t"))
 	}
 	if err := table.Flush(); err != nil {
 		return fmt.Errorf("print table: %w", err)

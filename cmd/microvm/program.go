@@ -24,7 +24,7 @@ func printOutput(cmd *cobra.Command, exe *microvm.Execution) error {
 		return outputError(fmt.Errorf("print standard error: %w", err))
 	}
 	if onTerminal(stderr) && exe.Stderr != "" && !strings.HasSuffix(exe.Stderr, "\n") {
-		fmt.Fprintln(stderr) // what follows is ours
+		say(stderr, "\n") // what follows is ours
 	}
 	noteMissing(stderr, "standard output", exe.Stdout, exe.StdoutTruncated, exe.StdoutBytes)
 	noteMissing(stderr, "standard error", exe.Stderr, exe.StderrTruncated, exe.StderrBytes)
@@ -34,11 +34,11 @@ func printOutput(cmd *cobra.Command, exe *microvm.Execution) error {
 func noteMissing(w io.Writer, stream, text string, truncated bool, written int64) {
 	switch {
 	case truncated && text == "":
-		fmt.Fprintf(w, "note: %s had %s, and nothing of it is kept any more\n", stream, size(written))
+		say(w, "note: %s had %s, and nothing of it is kept any more\n", stream, size(written))
 	case truncated:
-		fmt.Fprintf(w, "note: %s had %s, and only its end was kept\n", stream, size(written))
+		say(w, "note: %s had %s, and only its end was kept\n", stream, size(written))
 	case int64(len(text)) != written && strings.ContainsRune(text, unicode.ReplacementChar):
-		fmt.Fprintf(w, "note: %s had bytes that are no UTF-8, which were replaced; let the program write a file, and use microvm cp\n", stream)
+		say(w, "note: %s had bytes that are no UTF-8, which were replaced; let the program write a file, and use microvm cp\n", stream)
 	}
 }
 
@@ -49,7 +49,7 @@ func programEnd(stderr io.Writer, exe *microvm.Execution) error {
 		return &codeError{code: endingCode(err), err: fmt.Errorf("%s: %w", exe.Cmd, err)}
 	}
 	if exe.OOMKilled {
-		fmt.Fprintln(stderr, "note: the guest ran out of memory and killed a process of the program; give it more with --mem-mib")
+		say(stderr, "note: the guest ran out of memory and killed a process of the program; give it more with --mem-mib\n")
 	}
 	switch {
 	case exe.ExitCode != nil && *exe.ExitCode == 0:
@@ -61,7 +61,7 @@ func programEnd(stderr io.Writer, exe *microvm.Execution) error {
 		if !known {
 			return &codeError{code: exitUnanswered, err: fmt.Errorf("%s: was ended by %s, which has no number here", exe.Cmd, *exe.Signal)}
 		}
-		fmt.Fprintf(stderr, "note: %s was ended by a signal, %s\n", clean(exe.Cmd), clean(*exe.Signal))
+		say(stderr, "note: %s was ended by a signal, %s\n", clean(exe.Cmd), clean(*exe.Signal))
 		return &codeError{code: exitSignalShift + number}
 	default:
 		return &codeError{code: exitUnanswered, err: fmt.Errorf("%s: ended without an exit code or a signal", exe.Cmd)}

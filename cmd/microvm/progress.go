@@ -41,17 +41,17 @@ func (p *progress) wait(what string) (done func()) {
 			select {
 			case <-stop:
 				if shown && p.terminal {
-					fmt.Fprint(p.out, "\r\x1b[K")
+					say(p.out, "\r\x1b[K")
 				}
 				return
 			case <-timer.C:
 			}
 			line := fmt.Sprintf("waiting for %s (%d s)", what, int(time.Since(began).Seconds()))
 			if p.terminal {
-				fmt.Fprint(p.out, "\r"+line+"\x1b[K")
+				say(p.out, "\r%s\x1b[K", line)
 				timer.Reset(time.Second)
 			} else {
-				fmt.Fprintln(p.out, line)
+				say(p.out, "%s\n", line)
 				timer.Reset(plainEvery)
 			}
 			shown = true
@@ -66,6 +66,6 @@ func (p *progress) wait(what string) (done func()) {
 // note says one line at once where progress is shown.
 func (p *progress) note(format string, args ...any) {
 	if p.show {
-		fmt.Fprintf(p.out, format+"\n", args...)
+		say(p.out, format+"\n", args...)
 	}
 }

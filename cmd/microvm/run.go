@@ -117,7 +117,7 @@ func runRun(cmd *cobra.Command, g *globals, o *runOptions, image string, command
 	r.delete(ctx)
 	if o.timings {
 		t := r.result.Timings
-		fmt.Fprintf(r.stderr, "timings: create %d ms, upload %d ms, run %d ms, delete %d ms\n", t.CreateMS, t.UploadMS, t.RunMS, t.DeleteMS)
+		say(r.stderr, "timings: create %d ms, upload %d ms, run %d ms, delete %d ms\n", t.CreateMS, t.UploadMS, t.RunMS, t.DeleteMS)
 	}
 	if err != nil {
 		return err
@@ -166,7 +166,7 @@ func (r *runner) run(ctx context.Context, spec microvm.ExecutionCreate) error {
 func (r *runner) delete(ctx context.Context) {
 	id := r.result.Sandbox.ID
 	if r.keep {
-		fmt.Fprintf(r.stderr, "kept sandbox %s until %s\n", clean(id), r.result.Sandbox.Expires.Local().Format(time.DateTime))
+		say(r.stderr, "kept sandbox %s until %s\n", clean(id), r.result.Sandbox.Expires.Local().Format(time.DateTime))
 		return
 	}
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), deleteTimeout)
@@ -177,7 +177,7 @@ func (r *runner) delete(ctx context.Context) {
 	r.result.Timings.DeleteMS = time.Since(began).Milliseconds()
 	done()
 	if err != nil && !microvm.HasCode(err, microvm.ErrorCodeSandboxNotFound) {
-		fmt.Fprintf(r.stderr, "warning: %s\n  fix: microvm sandbox rm %s (else it ends with its TTL)\n", cleanLines(err.Error()), clean(id))
+		say(r.stderr, "warning: %s\n  fix: microvm sandbox rm %s (else it ends with its TTL)\n", cleanLines(err.Error()), clean(id))
 		return
 	}
 	r.result.Deleted = true

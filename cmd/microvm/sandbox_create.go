@@ -55,7 +55,7 @@ over, or by microvm sandbox rm.`,
 // would know of a sandbox to delete: the caller looks at the context afterwards.
 func createSandbox(ctx context.Context, client *microvm.Client, spec microvm.SandboxCreate, progress *progress, stderr io.Writer) (*microvm.Sandbox, error) {
 	stop := context.AfterFunc(ctx, func() {
-		fmt.Fprintln(stderr, "interrupted: waiting for the sandbox, to delete it; once more leaves it to its TTL")
+		say(stderr, "interrupted: waiting for the sandbox, to delete it; once more leaves it to its TTL\n")
 	})
 	defer stop()
 	defer progress.wait("a sandbox of " + clean(spec.Image))()

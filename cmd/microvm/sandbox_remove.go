@@ -77,9 +77,9 @@ func runSandboxRemove(cmd *cobra.Command, g *globals, refs []string, all, yes bo
 		if err != nil {
 			failed++
 			message, fix := explain(err)
-			fmt.Fprintf(stderr, "error: %s: %s\n", clean(ref), cleanLines(message))
+			say(stderr, "error: %s: %s\n", clean(ref), cleanLines(message))
 			if fix != "" {
-				fmt.Fprintf(stderr, "  fix: %s\n", cleanLines(fix))
+				say(stderr, "  fix: %s\n", cleanLines(fix))
 			}
 			continue
 		}
@@ -114,7 +114,7 @@ func confirm(in io.Reader, out io.Writer, question string) error {
 	if !onTerminal(in) {
 		return hint(usage("this must be confirmed, and standard input is no terminal"), "add --yes")
 	}
-	fmt.Fprintf(out, "%s [y/N] ", question)
+	say(out, "%s [y/N] ", question)
 	line, _ := bufio.NewReader(in).ReadString('\n')
 	switch strings.ToLower(strings.TrimSpace(line)) {
 	case "y", "yes":

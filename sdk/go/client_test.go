@@ -232,10 +232,12 @@ func TestStrangeReplies(t *testing.T) {
 		status  int // of the *Error, or 0 for another error
 		want    string
 	}{
-		"proxy page":        {text(502, "text/html", "<h1>Bad Gateway</h1>"), 502, "HTTP 502 with text/html"},
-		"error of others":   {text(404, "application/json", `{"message":"no"}`), 404, "HTTP 404 with application/json"},
-		"error cut":         {cut("HTTP/1.1 500 No\r\nContent-Length: 99\r\n\r\n{\"err"), 500, "HTTP 500"},
-		"redirect":          {func(w http.ResponseWriter, r *http.Request) { http.Redirect(w, r, "http://127.0.0.1:1/", 307) }, 307, "HTTP 307"},
+		"proxy page":      {text(502, "text/html", "<h1>Bad Gateway</h1>"), 502, "HTTP 502 with text/html"},
+		"error of others": {text(404, "application/json", `{"message":"no"}`), 404, "HTTP 404 with application/json"},
+		"error cut":       {cut("HTTP/1.1 500 No\r\nContent-Length: 99\r\n\r\n{\"err"), 500, "HTTP 500"},
+		"redirect": {func(w http.ResponseWriter, r *http.Request) {
+			http.Redirect(w, r, "http://127.0.0.1:1/", http.StatusTemporaryRedirect)
+		}, 307, "HTTP 307"},
 		"no JSON":           {text(200, "text/html", "<h1>Welcome</h1>"), 0, "not what the API promises"},
 		"garbage":           {text(200, "application/json", "\x00\xff{"), 0, "not what the API promises"},
 		"wrong types":       {text(200, "application/json", `{"object":"sandbox","id":7}`), 0, "not what the API promises"},
