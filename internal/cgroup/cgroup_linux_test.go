@@ -149,8 +149,13 @@ func TestNamesThatAreNotOursAreRefused(t *testing.T) {
 
 func TestNewRefuses(t *testing.T) {
 	for _, conf := range []Config{
-		{Root: "relative", Instance: "a"}, {Root: "/a/../b", Instance: "a"}, {Root: "/x"}, {Root: "/x", Instance: "A"},
-		{Root: "/x", Instance: "a/b"}, {Root: "/x", Instance: "-a"}, {Root: "/x", Instance: strings.Repeat("a", 33)},
+		{Root: "relative", Instance: "a"},
+		{Root: "/a/../b", Instance: "a"},
+		{Root: "/x"},
+		{Root: "/x", Instance: "A"},
+		{Root: "/x", Instance: "a/b"},
+		{Root: "/x", Instance: "-a"},
+		{Root: "/x", Instance: strings.Repeat("a", 33)},
 		{Root: t.TempDir(), Instance: "a"}, // not cgroup v2
 	} {
 		if _, err := New(conf); err == nil || !strings.HasPrefix(err.Error(), "check cgroup root: ") {

@@ -82,8 +82,13 @@ func (c *Config) complete() error {
 	}
 	var wrong []error
 	for _, path := range []struct{ name, value string }{
-		{"StateDir", c.StateDir}, {"FirecrackerPath", c.FirecrackerPath}, {"JailerPath", c.JailerPath},
-		{"KernelPath", c.KernelPath}, {"GuestdPath", c.GuestdPath}, {"CgroupDir", c.CgroupDir}, {"CgroupMount", c.CgroupMount},
+		{"StateDir", c.StateDir},
+		{"FirecrackerPath", c.FirecrackerPath},
+		{"JailerPath", c.JailerPath},
+		{"KernelPath", c.KernelPath},
+		{"GuestdPath", c.GuestdPath},
+		{"CgroupDir", c.CgroupDir},
+		{"CgroupMount", c.CgroupMount},
 	} {
 		if !filepath.IsAbs(path.value) || filepath.Clean(path.value) != path.value {
 			wrong = append(wrong, fmt.Errorf("%s %q is not a clean absolute path", path.name, path.value))
@@ -99,7 +104,7 @@ func (c *Config) complete() error {
 		wrong = append(wrong, fmt.Errorf("UIDBase %d is not in 1000 to %d", c.UIDBase, 1<<31-1-maxSlots))
 	}
 	if c.Netns == nil {
-		wrong = append(wrong, errors.New("Netns is missing: a VMM never runs in the host's network namespace"))
+		wrong = append(wrong, errors.New("no Netns: a VMM never runs in the host's network namespace"))
 	}
 	if len(wrong) > 0 {
 		return fmt.Errorf("check firecracker configuration: %w", errors.Join(wrong...))

@@ -31,11 +31,11 @@ var (
 
 // helloListener waits for the guest's hello on a socket in the jail.
 type helloListener struct {
-	*net.UnixListener
-	once sync.Once
+	socket *net.UnixListener
+	once   sync.Once
 }
 
-func (h *helloListener) close() { h.once.Do(func() { _ = h.UnixListener.Close() }) }
+func (h *helloListener) close() { h.once.Do(func() { _ = h.socket.Close() }) }
 
 // listenHello makes the socket to which Firecracker connects when the guest
 // calls guestwire.HelloPort on the host. Connecting needs write permission.
@@ -53,7 +53,7 @@ func listenHello(dir int, name string, uid int) (*helloListener, error) {
 	if err != nil {
 		return nil, errors.Join(&os.PathError{Op: "chown", Path: name, Err: err}, listener.Close())
 	}
-	return &helloListener{UnixListener: listener}, nil
+	return &helloListener{socket: listener}, nil
 }
 
 // Hello waits for the agent's hello, once. A guest that says another protocol,
@@ -95,17 +95,17 @@ func (v *VMM) takeHello(ctx context.Context, host string) (guestwire.Hello, erro
 
 // accept waits for a connection, the end of the VMM or that of the context.
 func (v *VMM) accept(ctx context.Context, host string, i *instance, listener *helloListener) (net.Conn, error) {
-	stop := context.AfterFunc(ctx, func() { _ = listener.SetDeadline(time.Unix(1, 0)) })
+	stop := context.AfterFunc(ctx, func() { _ = listener.socket.SetDeadline(time.Unix(1, 0)) })
 	defer stop()
 	for {
 		// Set before the context is asked, so that its end is not overwritten.
-		if err := listener.SetDeadline(time.Now().Add(helloLook)); err != nil {
+		if err := listener.socket.SetDeadline(time.Now().Add(helloLook)); err != nil {
 			return nil, err
 		}
 		if ctx.Err() != nil {
 			return nil, context.Cause(ctx)
 		}
-		conn, err := listener.AcceptUnix()
+		conn, err := listener.socket.AcceptUnix()
 		if !errors.Is(err, os.ErrDeadlineExceeded) {
 			return conn, err
 		}

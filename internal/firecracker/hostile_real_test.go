@@ -110,15 +110,9 @@ func misbehave(line, id string) {
 			}
 		}()
 	case "deep":
-		for {
-			if os.Mkdir("d", 0o700) != nil || os.WriteFile("f", nil, 0) != nil || os.Chdir("d") != nil {
-				break
-			}
-			if n, _ := strconv.Atoi(rest); n > 0 {
-				rest = strconv.Itoa(n - 1)
-				continue
-			}
-			break
+		n, _ := strconv.Atoi(rest)
+		for ; n > 0 && os.Mkdir("d", 0o700) == nil && os.WriteFile("f", nil, 0) == nil && os.Chdir("d") == nil; n-- {
+			continue
 		}
 		_ = os.Chdir("/")
 	}

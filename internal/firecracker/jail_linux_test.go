@@ -62,7 +62,7 @@ func newTest(t *testing.T, conf Config) *VMM {
 
 func TestConfigTellsEverythingAtOnce(t *testing.T) {
 	err := (&Config{StateDir: "relative", KernelPath: "/a/../b", CgroupMount: "/x", CgroupDir: "/y", UIDBase: 10}).complete()
-	for _, want := range []string{"StateDir", "FirecrackerPath", "JailerPath", "KernelPath", "GuestdPath", "not below", "UIDBase", "Netns"} {
+	for _, want := range []string{"StateDir", "FirecrackerPath", "JailerPath", "KernelPath", "GuestdPath", "not below", "UIDBase", "no Netns"} {
 		if err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%q is missing in: %v", want, err)
 		}

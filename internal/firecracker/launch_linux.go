@@ -52,7 +52,7 @@ func NoCores() error {
 // ready makes sure that both were called.
 func ready() error {
 	var reaper int32
-	if err := unix.Prctl(unix.PR_GET_CHILD_SUBREAPER, uintptr(unsafe.Pointer(&reaper)), 0, 0, 0); err != nil || reaper == 0 {
+	if err := unix.Prctl(unix.PR_GET_CHILD_SUBREAPER, uintptr(unsafe.Pointer(&reaper)), 0, 0, 0); err != nil || reaper == 0 { //nolint:gosec // the call writes an int there
 		return errors.Join(err, errors.New("the process is no subreaper: call Subreaper first"))
 	}
 	var core unix.Rlimit

@@ -9,6 +9,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"strconv"
 
 	"golang.org/x/sys/unix"
 )
@@ -117,7 +118,7 @@ const packing = "1"
 func identify(words ...string) (string, error) {
 	sum := sha256.New()
 	for n, word := range words {
-		fmt.Fprintf(sum, "%q\n", word)
+		sum.Write([]byte(strconv.Quote(word)))
 		if n < 2 {
 			continue
 		}
@@ -125,7 +126,7 @@ func identify(words ...string) (string, error) {
 		if err := unix.Stat(word, &stat); err != nil {
 			return "", &fs.PathError{Op: "stat", Path: word, Err: err}
 		}
-		fmt.Fprintln(sum, stat.Dev, stat.Ino, stat.Size, stat.Mtim, stat.Ctim)
+		sum.Write(fmt.Append(nil, stat.Dev, stat.Ino, stat.Size, stat.Mtim, stat.Ctim))
 	}
 	return hex.EncodeToString(sum.Sum(nil))[:32], nil
 }

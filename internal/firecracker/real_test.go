@@ -5,10 +5,12 @@ package firecracker_test
 import (
 	"bytes"
 	"context"
+	"errors"
 	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"runtime"
 	"strings"
 	"testing"
 	"time"
@@ -303,6 +305,54 @@ func (h *host) checkJail(t *testing.T, plan sandbox.Plan) {
 		data, err := os.ReadFile(filepath.Join(h.cgroups.Dir(), plan.Host, file))
 		t.Logf("%s %s %v", file, strings.TrimSpace(string(data)), err)
 	}
+}
+
+// TestFourAtOnceLeaveNothing boots four side by side, and counts descriptors and
+// goroutines before and after.
+func TestFourAtOnceLeaveNothing(t *testing.T) {
+	h, ctx := newHost(t, nil), deadline(t)
+	count := func() (files, goroutines int) {
+		entries, err := os.ReadDir("/proc/self/fd")
+		if err != nil {
+			t.Fatal(err)
+		}
+		return len(entries), runtime.NumGoroutine()
+	}
+	files, goroutines := count()
+	began := time.Now()
+	errs := make(chan error)
+	for slot := range 4 {
+		go func() {
+			plan := h.plan(50 + slot)
+			err := errors.Join(h.cgroups.Create(ctx, plan), h.Prepare(ctx, plan))
+			for _, step := range []func() error{
+				func() error { return h.Launch(ctx, plan) },
+				func() error { return h.Start(ctx, plan) },
+				func() error { _, err := h.Hello(ctx, plan.Host); return err },
+				func() error { return h.Client(plan.Host).Echo(ctx, "x") },
+			} {
+				if err == nil {
+					err = step()
+				}
+			}
+			errs <- errors.Join(err, h.cgroups.Kill(ctx, plan.Host), h.Remove(ctx, plan.Host), h.cgroups.Remove(ctx, plan.Host))
+		}()
+	}
+	for range 4 {
+		if err := <-errs; err != nil {
+			t.Error(err)
+		}
+	}
+	t.Logf("four boots %v", time.Since(began))
+	// A transport's goroutines end a moment after their connection was closed.
+	for range 100 {
+		if f, g := count(); f <= files && g <= goroutines {
+			return
+		}
+		time.Sleep(10 * time.Millisecond)
+	}
+	f, g := count()
+	t.Errorf("%d files and %d goroutines, before %d and %d", f, g, files, goroutines)
 }
 
 func TestPrepareTwice(t *testing.T) {
