@@ -15,7 +15,8 @@ help: ## list the targets
 
 .PHONY: build
 build: ## build microvmd, microvm and guestd into bin/
-	go build -trimpath -ldflags '$(LDFLAGS)' -o bin/ ./cmd/...
+	go build -trimpath -ldflags '$(LDFLAGS)' -o bin/ ./cmd/microvm ./cmd/microvmd
+	go build -trimpath -tags guestd -ldflags '$(LDFLAGS)' -o bin/ ./cmd/guestd
 
 .PHONY: up
 up: build ## install, build and fetch what is missing, start a host, run a first sandbox
