@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io/fs"
 	"net"
+	"net/url"
 	"os"
 	"path/filepath"
 	"strings"
@@ -29,11 +30,15 @@ type endpoint struct {
 	socket, url, key string
 }
 
+// String is the endpoint's URL; it has no key in it.
 func (e endpoint) String() string {
 	if e.socket != "" {
 		return "unix://" + e.socket
 	}
-	return e.url
+	if u, err := url.Parse(e.url); err == nil {
+		return u.Redacted()
+	}
+	return "an address that is none"
 }
 
 // client finds the daemon and makes a client for it.

@@ -84,6 +84,10 @@ func runExec(cmd *cobra.Command, g *globals, o *executionFlags, ref string, comm
 	if err != nil && exe != nil {
 		say(cmd.ErrOrStderr(), "%s may still run in sandbox %s; microvm sandbox rm ends both\n", clean(exe.ID), clean(id))
 	}
+	var lost *microvm.ConnectionError
+	if errors.As(err, &lost) && lost.Sent && exe == nil {
+		say(cmd.ErrOrStderr(), "the program may have been started in sandbox %s\n", clean(id))
+	}
 	if err != nil {
 		return err
 	}

@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"fmt"
+	"os"
 	"runtime"
 	"runtime/debug"
 	"strings"
@@ -24,6 +25,7 @@ const versionTimeout = 10 * time.Second
 type versionResult struct {
 	Object string          `json:"object"` // "version"
 	Client clientVersion   `json:"client"`
+	URL    *string         `json:"url"`    // where the daemon was asked; null when it was not
 	Daemon *microvm.Health `json:"daemon"` // null when it was not asked or did not answer
 	Error  *string         `json:"error"`  // why it did not answer
 }
@@ -49,11 +51,9 @@ daemon that does not answer is said, and is no error.`,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			r := versionResult{Object: "version", Client: clientVersion{ownVersion(), runtime.Version(), runtime.GOOS, runtime.GOARCH}}
 			if !clientOnly {
-				health, err := g.health(cmd.Context())
-				if err != nil {
+				if err := g.askVersion(cmd.Context(), &r); err != nil {
 					r.Error = new(err.Error())
 				}
-				r.Daemon = health
 			}
 			if g.output == outputJSON {
 				return printJSON(cmd.OutOrStdout(), r)
@@ -63,9 +63,9 @@ daemon that does not answer is said, and is no error.`,
 			case r.Error != nil:
 				text += "daemon  not reached: " + clean(*r.Error) + "\n"
 			case r.Daemon != nil && !r.Daemon.OK:
-				text += "daemon  " + clean(r.Daemon.Version) + " (cannot serve requests)\n"
+				text += fmt.Sprintf("daemon  %s (cannot serve requests, %s)\n", clean(r.Daemon.Version), orDash(r.URL))
 			case r.Daemon != nil:
-				text += "daemon  " + clean(r.Daemon.Version) + "\n"
+				text += fmt.Sprintf("daemon  %s (%s)\n", clean(r.Daemon.Version), orDash(r.URL))
 			}
 			return printAll(cmd.OutOrStdout(), text)
 		},
@@ -74,14 +74,16 @@ daemon that does not answer is said, and is no error.`,
 	return cmd
 }
 
-func (g *globals) health(ctx context.Context) (*microvm.Health, error) {
-	client, err := g.client(microvm.WithMaxRetries(0))
+func (g *globals) askVersion(ctx context.Context, r *versionResult) error {
+	e, err := g.find(os.Getenv)
 	if err != nil {
-		return nil, err
+		return err
 	}
+	r.URL = new(e.String())
 	ctx, cancel := context.WithTimeout(ctx, versionTimeout)
 	defer cancel()
-	return client.Health(ctx)
+	r.Daemon, err = e.client(microvm.WithMaxRetries(0)).Health(ctx)
+	return err
 }
 
 func ownVersion() string {
