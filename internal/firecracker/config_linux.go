@@ -67,6 +67,8 @@ type Config struct {
 	// Trace, if set, is told each effect on the host before it happens; an
 	// error of it is that effect's failure. For tests.
 	Trace func(op string) error
+
+	anyMount bool // for tests that run no VMM: nodev and noexec are fine
 }
 
 // complete fills the defaults and checks everything at once.
@@ -134,6 +136,19 @@ func checkOwned(path string) error {
 			return nil
 		}
 	}
+}
+
+// checkMount refuses a file system on which a jail cannot work: the jailer makes
+// device nodes in it, and the VMM's binary runs from it.
+func checkMount(path string) error {
+	var stat unix.Statfs_t
+	if err := unix.Statfs(path, &stat); err != nil {
+		return &os.PathError{Op: "statfs", Path: path, Err: err}
+	}
+	if stat.Flags&(unix.ST_NODEV|unix.ST_NOEXEC) != 0 {
+		return fmt.Errorf("%s is mounted nodev or noexec; mount it with dev,exec or choose another directory", path)
+	}
+	return nil
 }
 
 var versionLine = regexp.MustCompile(`^Firecracker v([0-9]+\.[0-9]+\.[0-9]+)\b`)

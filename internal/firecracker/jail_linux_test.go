@@ -44,7 +44,7 @@ func testConfig(t *testing.T) Config {
 		must(t, os.WriteFile(filepath.Join(dir, name), []byte(text), 0o755)) //nolint:gosec // binaries
 	}
 	return Config{
-		StateDir:        filepath.Join(dir, "state"),
+		StateDir: filepath.Join(dir, "state"), anyMount: true,
 		FirecrackerPath: filepath.Join(dir, "firecracker"), JailerPath: filepath.Join(dir, "jailer"),
 		KernelPath: filepath.Join(dir, "vmlinux"), GuestdPath: filepath.Join(dir, "guestd"),
 		CgroupMount: dir, CgroupDir: filepath.Join(dir, "cgroup/a"),

@@ -15,6 +15,8 @@ import (
 	"testing"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/microvmd/microvm/internal/cgroup"
 	"github.com/microvmd/microvm/internal/firecracker"
 	"github.com/microvmd/microvm/internal/guestwire"
@@ -353,6 +355,23 @@ func TestFourAtOnceLeaveNothing(t *testing.T) {
 	}
 	f, g := count()
 	t.Errorf("%d files and %d goroutines, before %d and %d", f, g, files, goroutines)
+}
+
+func TestStateDirMustTakeDevicesAndPrograms(t *testing.T) {
+	for _, flag := range []uintptr{unix.MS_NODEV, unix.MS_NOEXEC} {
+		dir := t.TempDir()
+		if err := unix.Mount("test", dir, "tmpfs", flag, "mode=0700"); err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { _ = unix.Unmount(dir, 0) })
+		_, err := firecracker.New(t.Context(), firecracker.Config{
+			StateDir: dir, FirecrackerPath: "/x", JailerPath: "/x", KernelPath: "/x", GuestdPath: "/x", CgroupDir: "/sys/fs/cgroup/x",
+			Netns: func(context.Context, sandbox.Plan) (string, error) { return "", nil },
+		})
+		if err == nil || !strings.Contains(err.Error(), "is mounted nodev or noexec") {
+			t.Errorf("flag %d: got %v", flag, err)
+		}
+	}
 }
 
 func TestPrepareTwice(t *testing.T) {

@@ -79,6 +79,11 @@ func New(ctx context.Context, conf Config) (*VMM, error) {
 			return nil, fmt.Errorf("check state directory: %w", err)
 		}
 	}
+	if !conf.anyMount {
+		if err := checkMount(conf.StateDir); err != nil {
+			return nil, fmt.Errorf("check state directory: %w", err)
+		}
+	}
 	var err error
 	if v.version, err = askVersion(ctx, conf.FirecrackerPath); err != nil {
 		return nil, err
