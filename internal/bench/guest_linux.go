@@ -1,0 +1,79 @@
+package bench
+
+import (
+	"errors"
+	"fmt"
+	"os/exec"
+	"runtime"
+	"syscall"
+
+	"golang.org/x/sys/unix"
+)
+
+// FloorPort is the vsock port of the loop in the guest.
+const FloorPort = 2000
+
+// GuestFloor is the floor of an execution, and runs in a guest as root: for
+// each byte that comes over vsock from the host it starts "true", waits for its
+// end, and sends a byte back. It serves one connection after the other for ever.
+func GuestFloor() error {
+	path, err := exec.LookPath("true")
+	if err != nil {
+		return err
+	}
+	listener, err := unix.Socket(unix.AF_VSOCK, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		return fmt.Errorf("listen on vsock: %w", err)
+	}
+	if err := unix.Bind(listener, &unix.SockaddrVM{CID: unix.VMADDR_CID_ANY, Port: FloorPort}); err != nil {
+		return fmt.Errorf("listen on vsock: %w", err)
+	}
+	if err := unix.Listen(listener, 1); err != nil {
+		return fmt.Errorf("listen on vsock: %w", err)
+	}
+	runtime.LockOSThread()
+	for {
+		conn, _, err := unix.Accept4(listener, unix.SOCK_CLOEXEC)
+		if errors.Is(err, unix.EINTR) {
+			continue
+		}
+		if err != nil {
+			return fmt.Errorf("accept: %w", err)
+		}
+		err = floorLoop(conn, path)
+		if err := errors.Join(err, unix.Close(conn)); err != nil {
+			return err
+		}
+	}
+}
+
+// floorLoop serves one connection until its end.
+func floorLoop(conn int, path string) error {
+	attributes := &syscall.ProcAttr{Env: []string{}}
+	one := make([]byte, 1)
+	for {
+		n, err := unix.Read(conn, one)
+		if errors.Is(err, unix.EINTR) {
+			continue
+		}
+		if err != nil || n == 0 {
+			return nil // the host has gone
+		}
+		pid, err := syscall.ForkExec(path, []string{"true"}, attributes)
+		if err != nil {
+			return fmt.Errorf("start true: %w", err)
+		}
+		var status syscall.WaitStatus
+		for {
+			if _, err = syscall.Wait4(pid, &status, 0, nil); !errors.Is(err, syscall.EINTR) {
+				break
+			}
+		}
+		if err != nil || status.ExitStatus() != 0 {
+			return errors.Join(err, fmt.Errorf("true ended with %d", status.ExitStatus()))
+		}
+		if _, err := unix.Write(conn, one); err != nil {
+			return nil
+		}
+	}
+}

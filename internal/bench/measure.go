@@ -1,0 +1,103 @@
+package bench
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"time"
+)
+
+// sample does the work once and says how long it took. What it leaves behind it
+// removes itself, outside of that time.
+type sample func(context.Context) (time.Duration, error)
+
+// figure is what is measured and how.
+type figure struct {
+	name, title string
+	subject     string // what is measured; "" for a floor that stands alone so far
+	floor       string // what the floor is
+	goal        float64
+	each        int // samples in one round: more where one is short
+	// open makes what the samples need and leaves the way back on the stack.
+	// subject is nil for a floor that stands alone.
+	open func(context.Context, *undo) (subject, floor sample, err error)
+}
+
+// measure runs one figure: a round to warm up, then as many as asked for. In
+// every other round the floor comes first, so that a host that grows faster or
+// slower favours neither side.
+func (f figure) measure(ctx context.Context, rounds int, progress io.Writer) (result Result, err error) {
+	back := &undo{}
+	defer func() {
+		if failed := back.run(); failed != nil {
+			err = errors.Join(err, fmt.Errorf("clean up after %s: %w", f.name, failed))
+		}
+	}()
+	fmt.Fprintf(progress, "%s: prepare\n", f.title)
+	subject, floor, err := f.open(ctx, back)
+	if err != nil {
+		return Result{}, fmt.Errorf("prepare %s: %w", f.name, err)
+	}
+	var ours, bare []time.Duration
+	take := func(name string, do sample, into *[]time.Duration) error {
+		for range f.each {
+			if err := ctx.Err(); err != nil {
+				return fmt.Errorf("measure %s: %w", f.name, context.Cause(ctx))
+			}
+			took, err := do(ctx)
+			if err != nil {
+				return fmt.Errorf("measure %s (%s): %w", f.name, name, err)
+			}
+			*into = append(*into, took)
+		}
+		return nil
+	}
+	for round := range rounds + 1 {
+		var ourRound, bareRound []time.Duration
+		ourTurn := func() error {
+			if subject == nil {
+				return nil
+			}
+			return take(f.subject, subject, &ourRound)
+		}
+		bareTurn := func() error { return take(f.floor, floor, &bareRound) }
+		turns := []func() error{ourTurn, bareTurn}
+		if round%2 == 1 {
+			turns = []func() error{bareTurn, ourTurn}
+		}
+		for _, turn := range turns {
+			if err := turn(); err != nil {
+				return Result{}, err
+			}
+		}
+		if round == 0 {
+			fmt.Fprintf(progress, "%s: warm\n", f.title)
+			continue
+		}
+		ours, bare = append(ours, ourRound...), append(bare, bareRound...)
+		fmt.Fprintf(progress, "%s: round %d of %d\n", f.title, round, rounds)
+	}
+	return f.result(ours, bare), nil
+}
+
+func (f figure) result(ours, bare []time.Duration) Result {
+	r := Result{Name: f.name, Title: f.title, Subject: f.subject, FloorIs: f.floor, Floor: Summarize(bare)}
+	if f.goal > 0 {
+		r.Goal = &f.goal
+	}
+	if len(ours) == 0 {
+		return r
+	}
+	measured := Summarize(ours)
+	r.Measured = &measured
+	if r.Floor.Median > 0 {
+		ratio := measured.Median / r.Floor.Median
+		r.Ratio = &ratio
+		if r.Goal != nil {
+			met := ratio <= f.goal
+			r.GoalMet = &met
+		}
+	}
+	return r
+}

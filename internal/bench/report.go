@@ -1,0 +1,90 @@
+package bench
+
+import (
+	"fmt"
+	"strings"
+	"text/tabwriter"
+)
+
+// Result is one figure beside its floor. Ratio is of the medians.
+type Result struct {
+	Name     string   `json:"name"`
+	Title    string   `json:"title"`
+	Subject  string   `json:"measured_is"` // "" for a floor that stands alone so far
+	FloorIs  string   `json:"floor_is"`
+	Measured *Stats   `json:"measured"` // null for a floor that stands alone so far
+	Floor    Stats    `json:"floor"`
+	Ratio    *float64 `json:"ratio"` // null without both sides
+	Goal     *float64 `json:"goal"`  // the greatest ratio that is wanted; null where there is none
+	GoalMet  *bool    `json:"goal_met"`
+}
+
+// Host is where the figures come from.
+type Host struct {
+	Kernel      string `json:"kernel"`
+	Arch        string `json:"arch"`
+	CPUs        int    `json:"cpus"`
+	KVM         string `json:"kvm"` // the verdict of "microvm doctor --kvm"
+	Firecracker string `json:"firecracker"`
+	VCPUs       int    `json:"vcpus"`   // of each microVM
+	MemMiB      int    `json:"mem_mib"` // of each microVM
+	Image       string `json:"image"`
+}
+
+// Report is one run of the benchmarks.
+type Report struct {
+	Object  string   `json:"object"` // "benchmark"
+	Version string   `json:"version"`
+	Host    Host     `json:"host"`
+	Rounds  int      `json:"rounds"`
+	Figures []Result `json:"figures"`
+}
+
+// Table is the report for people.
+func (r Report) Table() string {
+	var b strings.Builder
+	fmt.Fprintf(&b, "Linux %s %s, %d CPUs, KVM %s, Firecracker %s; %s with %d vCPU and %d MiB; %d rounds\n\n",
+		r.Host.Kernel, r.Host.Arch, r.Host.CPUs, r.Host.KVM, r.Host.Firecracker, r.Host.Image, r.Host.VCPUs, r.Host.MemMiB, r.Rounds)
+	table := tabwriter.NewWriter(&b, 0, 4, 2, ' ', 0)
+	fmt.Fprintln(table, "FIGURE\tMEDIAN\tP95\tFLOOR\tFLOOR P95\tRATIO\tGOAL")
+	for _, f := range r.Figures {
+		median, p95, ratio, goal := "-", "-", "-", "-"
+		if f.Measured != nil {
+			median, p95 = millis(f.Measured.Median), millis(f.Measured.P95)
+		}
+		if f.Ratio != nil {
+			ratio = fmt.Sprintf("%.2fx", *f.Ratio)
+		}
+		if f.Goal != nil {
+			goal = fmt.Sprintf("<= %.2fx", *f.Goal)
+		}
+		if f.GoalMet != nil {
+			goal += map[bool]string{true: ", met", false: ", MISSED"}[*f.GoalMet]
+		}
+		fmt.Fprintf(table, "%s\t%s\t%s\t%s\t%s\t%s\t%s\n", f.Title, median, p95, millis(f.Floor.Median), millis(f.Floor.P95), ratio, goal)
+	}
+	_ = table.Flush() // a strings.Builder takes everything
+	b.WriteString("\n")
+	for _, f := range r.Figures {
+		if f.Subject == "" {
+			fmt.Fprintf(&b, "%s: %s. There is nothing to set beside this floor yet.\n", f.Title, f.FloorIs)
+			continue
+		}
+		fmt.Fprintf(&b, "%s: %s. Floor: %s.\n", f.Title, f.Subject, f.FloorIs)
+	}
+	if r.Host.KVM != "hardware" {
+		b.WriteString("\nThis host's KVM is not hardware: only the ratios mean something.\n")
+	}
+	return b.String()
+}
+
+func millis(ms float64) string {
+	switch {
+	case ms >= 1000:
+		return fmt.Sprintf("%.2f s", ms/1000)
+	case ms >= 100:
+		return fmt.Sprintf("%.0f ms", ms)
+	default:
+		return fmt.Sprintf("%.2f ms", ms)
+	}
+}
