@@ -254,6 +254,56 @@ func TestClientAndAdoption(t *testing.T) {
 	}
 }
 
+// TestVMSurvivesItsDaemon boots a VM in a process that then kills itself, and
+// goes on to use it from here.
+func TestVMSurvivesItsDaemon(t *testing.T) {
+	const child = "MICROVM_TEST_NAME_FILE"
+	h, ctx := newHost(t, nil), deadline(t)
+	if file := os.Getenv(child); file != "" {
+		plan := h.plan(60)
+		err := errors.Join(h.cgroups.Create(ctx, plan), h.Prepare(ctx, plan), h.Launch(ctx, plan), h.Start(ctx, plan))
+		if err == nil {
+			_, err = h.Hello(ctx, plan.Host)
+		}
+		if err == nil {
+			err = h.Client(plan.Host).Echo(ctx, "x")
+		}
+		if err = errors.Join(err, os.WriteFile(file, []byte(plan.Host), 0o600)); err != nil {
+			t.Fatal(err)
+		}
+		_ = unix.Kill(os.Getpid(), unix.SIGKILL)
+	}
+	file := filepath.Join(t.TempDir(), "name")
+	cmd := exec.CommandContext(ctx, os.Args[0], "-test.run=^TestVMSurvivesItsDaemon$")
+	cmd.Env = append(os.Environ(), child+"="+file)
+	out, err := cmd.CombinedOutput() // its end also shows that the VMM holds none of its files
+	name, err2 := os.ReadFile(file)
+	if err2 != nil || !strings.Contains(fmt.Sprint(err), "signal: killed") {
+		t.Fatalf("%v %v: %s", err, err2, out)
+	}
+	pid := h.pid(t, string(name))
+	for range 20 {
+		if err := h.Client(string(name)).Echo(ctx, "still there"); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if after := h.pid(t, string(name)); after != pid {
+		t.Errorf("pid was %d, is %d", pid, after)
+	}
+	emptied := make(chan error, 1)
+	go func() { emptied <- h.cgroups.Emptied(ctx, string(name)) }()
+	timed(t, "kill", func() error { return h.cgroups.Kill(ctx, string(name)) })
+	timed(t, "emptied", func() error { return <-emptied })
+	if exit, known := h.Exit(string(name)); known {
+		t.Errorf("the exit of an adopted VM: %v", exit)
+	}
+	var status unix.WaitStatus // the tests are the subreaper above it; an init would be
+	if _, err := unix.Wait4(pid, &status, 0, nil); err != nil || status.Signal() != unix.SIGKILL {
+		t.Errorf("%v %v", status, err)
+	}
+	h.remove(t, string(name))
+}
+
 // checkJail reads from /proc how the VMM of a plan lives.
 func (h *host) checkJail(t *testing.T, plan sandbox.Plan) {
 	t.Helper()
