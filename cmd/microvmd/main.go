@@ -72,7 +72,7 @@ directory. What the daemon needs on the host is put there by "microvm setup";
 	f.IntVar(&c.Limits.VCPUs, "vcpus", c.Limits.VCPUs, "vCPUs of all sandboxes together")
 	f.IntVar(&c.Limits.MemMiB, "mem-mib", c.Limits.MemMiB, "memory of all sandboxes together, MiB")
 	f.IntVar(&c.Limits.MaxVCPUs, "max-vcpus", c.Limits.MaxVCPUs, "vCPUs of one sandbox, 1 to 32")
-	f.IntVar(&c.Limits.MaxMemMiB, "max-mem-mib", c.Limits.MaxMemMiB, "memory of one sandbox, MiB")
+	f.IntVar(&c.Limits.MaxMemMiB, "max-mem-mib", c.Limits.MaxMemMiB, "memory of one sandbox, MiB; 0 is all of mem-mib")
 	f.DurationVar(&c.Limits.MaxTTL, "max-ttl", c.Limits.MaxTTL, "longest life of one sandbox")
 	f.IntVar(&c.Limits.ScratchMiB, "scratch-mib", c.Limits.ScratchMiB, "size of each sandbox's disk, MiB; sparse")
 	f.DurationVar(&c.Limits.BootTimeout, "boot-timeout", c.Limits.BootTimeout, "from a create's first step to a usable sandbox")

@@ -117,12 +117,19 @@ func TestOneSandbox(t *testing.T) {
 	})
 
 	t.Run("pip needs no flag", func(t *testing.T) {
-		// There is no network: a package made on the spot is installed.
+		// There is no network: a wheel made on the spot is installed.
 		script := `set -e
-mkdir -p pkg && cd pkg
-printf 'from setuptools import setup\nsetup(name="mini", version="1", py_modules=["mini"], entry_points={"console_scripts": ["mini=mini:main"]})\n' > setup.py
-printf 'def main():\n    print("mini runs")\n' > mini.py
-pip install --no-build-isolation --no-index . >/tmp/pip.log 2>&1 || { cat /tmp/pip.log; exit 1; }
+python3 - <<'END'
+import zipfile
+with zipfile.ZipFile("mini-1-py3-none-any.whl", "w") as wheel:
+    wheel.writestr("mini.py", "def main():\n    print('mini runs')\n")
+    info = "mini-1.dist-info/"
+    wheel.writestr(info + "METADATA", "Metadata-Version: 2.1\nName: mini\nVersion: 1\n")
+    wheel.writestr(info + "WHEEL", "Wheel-Version: 1.0\nGenerator: test\nRoot-Is-Purelib: true\nTag: py3-none-any\n")
+    wheel.writestr(info + "entry_points.txt", "[console_scripts]\nmini = mini:main\n")
+    wheel.writestr(info + "RECORD", "mini.py,,\n" + info + "METADATA,,\n" + info + "WHEEL,,\n" + info + "entry_points.txt,,\n" + info + "RECORD,,\n")
+END
+pip install --no-index ./mini-1-py3-none-any.whl >/tmp/pip.log 2>&1 || { cat /tmp/pip.log; exit 1; }
 cd / && mini && python3 -c 'import mini'`
 		exe := d.Exec(t, sb.ID, "sh", "-c", script)
 		if exe.ExitCode == nil || *exe.ExitCode != 0 || exe.Stdout != "mini runs\n" {

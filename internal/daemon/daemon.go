@@ -41,7 +41,6 @@ func Defaults(cores, memMiB int) Config {
 			VCPUs:       max(4*cores, 8),
 			MemMiB:      give,
 			MaxVCPUs:    min(32, max(cores, 2)),
-			MaxMemMiB:   give - sandbox.VMOverheadMiB,
 			MaxTTL:      24 * time.Hour,
 			ScratchMiB:  2048,
 			BootTimeout: 3 * time.Minute,
@@ -64,6 +63,9 @@ type host struct {
 
 // Run runs the daemon until ctx ends, then ends its sandboxes and returns.
 func Run(ctx context.Context, c Config) (err error) {
+	if c.Limits.MaxMemMiB == 0 {
+		c.Limits.MaxMemMiB = c.Limits.MemMiB - sandbox.VMOverheadMiB
+	}
 	if err := c.check(); err != nil {
 		return err
 	}

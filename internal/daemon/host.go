@@ -29,6 +29,9 @@ func newHost(ctx context.Context, c Config) (*host, error) {
 	if err != nil {
 		return nil, err
 	}
+	if _, err := network.Empty(ctx); err != nil {
+		return nil, err
+	}
 	in := func(elements ...string) string { return filepath.Join(append([]string{c.StateDir}, elements...)...) }
 	vmm, err := firecracker.New(ctx, firecracker.Config{
 		StateDir:        c.StateDir,
@@ -56,6 +59,8 @@ func newHost(ctx context.Context, c Config) (*host, error) {
 	}
 	return &host{
 		cgroups: cgroups, vmm: vmm, agents: vmm,
-		close: func() error { return network.Remove(context.WithoutCancel(ctx)) },
+		close: func() error {
+			return errors.Join(vmm.Close(), network.Remove(context.WithoutCancel(ctx)))
+		},
 	}, nil
 }

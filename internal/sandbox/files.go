@@ -39,7 +39,7 @@ func (f *Files) Read(ctx context.Context, id, path string) (body io.ReadCloser, 
 		guard.stop()
 		return nil, 0, fileFault(session, err)
 	}
-	return &guardedBody{body: content, guard: guard}, size, nil
+	return &guardedBody{guardedReader: guardedReader{from: content, guard: guard}, body: content}, size, nil
 }
 
 // Write writes a file from content; it appears whole or not at all. mode is
@@ -57,7 +57,7 @@ func (f *Files) Write(ctx context.Context, id, path string, mode uint32, content
 	}
 	ctx, guard := f.guard(ctx, session)
 	defer guard.stop()
-	source := &guardedBody{body: io.NopCloser(content), guard: guard}
+	source := &guardedReader{from: content, guard: guard}
 	info, err := session.agent.WriteFile(ctx, path, mode, source)
 	if failed := source.failed.Load(); failed != nil {
 		return guestwire.FileInfo{}, *failed // the caller's side broke, not the guest's
@@ -129,24 +129,32 @@ func (g *guard) stop() {
 	})
 }
 
-type guardedBody struct {
-	body   io.ReadCloser
+// guardedReader is the source of a transfer. It is no io.Closer on purpose: the
+// transport closes a body when it is sent, and the reply is still to come.
+type guardedReader struct {
+	from   io.Reader
 	guard  *guard
-	failed atomic.Pointer[error] // what body.Read failed with, other than io.EOF
+	failed atomic.Pointer[error] // what from failed with, other than io.EOF
 }
 
-func (b *guardedBody) Read(p []byte) (int, error) {
-	n, err := b.body.Read(p)
+func (r *guardedReader) Read(p []byte) (int, error) {
+	n, err := r.from.Read(p)
 	if n > 0 {
-		b.guard.moved()
+		r.guard.moved()
 	}
 	if err != nil && !errors.Is(err, io.EOF) {
-		b.failed.Store(&err)
+		r.failed.Store(&err)
 	}
 	return n, err
 }
 
+// guardedBody is a file on its way to the caller.
+type guardedBody struct {
+	guardedReader
+	body io.Closer
+}
+
 func (b *guardedBody) Close() error {
-	b.guard.stop()
+	defer b.guard.stop()
 	return b.body.Close()
 }
