@@ -118,6 +118,7 @@ func TestEmulatedHost(t *testing.T) {
 		}
 	})
 	step("push", func(t *testing.T) { testPush(ctx, t, m) })
+	step("programs and daemon", func(t *testing.T) { testPrograms(ctx, t, m, self) })
 	step("QEMU killed", func(t *testing.T) {
 		s := state(t, StateRunning)
 		syscall.Kill(s.PID, syscall.SIGKILL)
@@ -204,6 +205,42 @@ func TestEmulatedHost(t *testing.T) {
 		}
 		state(t, StateAbsent)
 	})
+}
+
+// testPrograms starts the running machine again with programs: this test's own is the daemon.
+func testPrograms(ctx context.Context, t *testing.T, bare *Machine, self string) {
+	cfg := bare.cfg
+	cfg.Bare, cfg.Programs = false, t.TempDir()
+	cfg.Files = func(context.Context) ([]File, error) {
+		return []File{{Data: []byte("kernel"), Dst: stateDir + "/kernel/vmlinux", Mode: 0o444}}, nil
+	}
+	m, err := Open(cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := m.Start(ctx); err == nil || !strings.Contains(err.Error(), "no microvmd, microvm, guestd") {
+		t.Fatalf("start without programs: %v", err)
+	}
+	for _, p := range programs {
+		if err := os.Link(self, filepath.Join(cfg.Programs, p.name)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for try, changed := range []int{4, 0} {
+		began := time.Now()
+		s, err := m.Start(ctx)
+		if err != nil || !s.Already || len(s.Pushed.Changed) != changed {
+			t.Fatalf("start %d: %+v, %v", try, s, err)
+		}
+		t.Logf("start %d took %.2f s, %d files sent", try, time.Since(began).Seconds(), changed)
+		if e, err := ReadEndpoint(cfg.Dir, cfg.Name); err != nil || e != s.Endpoint || e.APIKey != "mvk_of_the_test" {
+			t.Fatalf("endpoint %+v, %v", e, err)
+		}
+	}
+	out, err := m.Run(ctx, "systemctl", "show", "-P", "NRestarts,ControlGroup", "microvmd.service")
+	if err != nil || !strings.Contains(string(out), "/system.slice/microvmd.service") {
+		t.Fatalf("unit: %s, %v", out, err)
+	}
 }
 
 func testPush(ctx context.Context, t *testing.T, m *Machine) {

@@ -9,6 +9,7 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"time"
 
@@ -168,6 +169,7 @@ func (m *Machine) install(ctx context.Context, p *progress, a *artifacts, out *S
 		action = "restart"
 	}
 	err = p.step("starting microvmd, waiting for "+url+"/v1/health", func() error {
+		// reset-failed also begins the count of restarts anew, which waitHealth looks at.
 		if _, err := m.Run(ctx, "sh", "-ec", "systemctl daemon-reload; systemctl reset-failed microvmd.service 2>/dev/null || true; systemctl "+action+" microvmd.service"); err != nil {
 			return err
 		}
@@ -185,10 +187,16 @@ func (m *Machine) install(ctx context.Context, p *progress, a *artifacts, out *S
 	return writeJSON(m.path(endpointFile), out.Endpoint)
 }
 
+// A daemon that ended this often since its start does not come up by waiting. Asked about every restartsEvery polls.
+const (
+	restartsLimit = 2
+	restartsEvery = 30
+)
+
 func (m *Machine) waitHealth(ctx context.Context, url string) error {
 	ctx, cancel := context.WithTimeoutCause(ctx, healthWithin, fmt.Errorf("no answer within %.0f s", healthWithin.Seconds()))
 	defer cancel()
-	for !healthy(ctx, url) {
+	for try := 1; !healthy(ctx, url); try++ {
 		select {
 		case <-ctx.Done():
 			return context.Cause(ctx)
@@ -196,6 +204,12 @@ func (m *Machine) waitHealth(ctx context.Context, url string) error {
 		}
 		if !m.alive() {
 			return ErrGone
+		}
+		if try%restartsEvery == 0 {
+			text, err := m.Run(ctx, "systemctl", "show", "-P", "NRestarts", "microvmd.service")
+			if n, nerr := strconv.Atoi(string(bytes.TrimSpace(text))); err == nil && nerr == nil && n >= restartsLimit {
+				return fmt.Errorf("it ends again and again (%d restarts)", n)
+			}
 		}
 	}
 	return nil
