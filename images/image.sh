@@ -90,7 +90,7 @@ build_image() {
   epoch=$(settle_times "$root" "$start")
   say "writing the file system"
   mkdir -p "$out"
-  in_root "$tools" mkfs.erofs --quiet -z lz4hc -U 6d696372-6f76-4d00-8000-000000000000 -T "$epoch" --mkfs-time /rootfs.erofs /image
+  in_root "$tools" mkfs.erofs --quiet -U 6d696372-6f76-4d00-8000-000000000000 -T "$epoch" --mkfs-time /rootfs.erofs /image
   mv "$tools/rootfs.erofs" "$out/rootfs.erofs"
   chmod 0444 "$out/rootfs.erofs"
   size=$(stat -c %s "$out/rootfs.erofs")
