@@ -27,6 +27,12 @@ var FloorArgs = []string{"bench", "guest-floor"}
 func (r *run) figures() []figure {
 	return []figure{
 		{
+			name: "exec", title: "exec round trip", goal: 1.3, each: execEach, inside: true,
+			subject: "an execution of true, started and waited for through the SDK",
+			floor:   "one byte over vsock to a loop in the same guest that starts true, waits for it, and answers",
+			open:    r.openExec,
+		},
+		{
 			name: "cold-create", title: "cold create", goal: 1.15, each: 1,
 			subject: "POST /v1/sandboxes over the daemon's socket until it answers with a running sandbox",
 			floor:   "bare jailer and Firecracker with the same kernel, initrd, drives, limits and boot line: spawn to the agent's hello",
@@ -36,12 +42,6 @@ func (r *run) figures() []figure {
 			name: "bare-restore", title: "bare restore", each: 1,
 			floor: "bare jailer, /snapshot/load, first echo that returns",
 			open:  r.openRestore,
-		},
-		{
-			name: "exec", title: "exec round trip", goal: 1.3, each: execEach,
-			subject: "an execution of true, started and waited for through the SDK",
-			floor:   "one byte over vsock to a loop in the same guest that starts true, waits for it, and answers",
-			open:    r.openExec,
 		},
 	}
 }

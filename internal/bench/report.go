@@ -46,7 +46,7 @@ func (r Report) Table() string {
 	fmt.Fprintf(&b, "Linux %s %s, %d CPUs, KVM %s, Firecracker %s; %s with %d vCPU and %d MiB; %d rounds\n\n",
 		r.Host.Kernel, r.Host.Arch, r.Host.CPUs, r.Host.KVM, r.Host.Firecracker, r.Host.Image, r.Host.VCPUs, r.Host.MemMiB, r.Rounds)
 	table := tabwriter.NewWriter(&b, 0, 4, 2, ' ', 0)
-	fmt.Fprintln(table, "FIGURE\tMEDIAN\tP95\tFLOOR\tFLOOR P95\tRATIO\tGOAL")
+	say(table, "FIGURE\tMEDIAN\tP95\tFLOOR\tFLOOR P95\tRATIO\tGOAL\n")
 	for _, f := range r.Figures {
 		median, p95, ratio, goal := "-", "-", "-", "-"
 		if f.Measured != nil {
@@ -61,7 +61,7 @@ func (r Report) Table() string {
 		if f.GoalMet != nil {
 			goal += map[bool]string{true: ", met", false: ", MISSED"}[*f.GoalMet]
 		}
-		fmt.Fprintf(table, "%s\t%s\t%s\t%s\t%s\t%s\t%s\n", f.Title, median, p95, millis(f.Floor.Median), millis(f.Floor.P95), ratio, goal)
+		say(table, "%s\t%s\t%s\t%s\t%s\t%s\t%s\n", f.Title, median, p95, millis(f.Floor.Median), millis(f.Floor.P95), ratio, goal)
 	}
 	_ = table.Flush() // a strings.Builder takes everything
 	b.WriteString("\n")
