@@ -27,7 +27,7 @@ import (
 type images struct{}
 
 func (images) Image(context.Context, string) (image.Image, error) {
-	return image.Image{ID: "python", User: "user", Workdir: "/workspace", Env: map[string]string{"PATH": os.Getenv("PATH")}}, nil
+	return image.Image{ID: "python", Path: "/images/python/rootfs.erofs", User: "user", Workdir: "/workspace", Env: map[string]string{"PATH": os.Getenv("PATH")}}, nil
 }
 
 type fixture struct {

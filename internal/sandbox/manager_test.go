@@ -33,7 +33,7 @@ func (images) Image(_ context.Context, id string) (image.Image, error) {
 	if id != "python" {
 		return image.Image{}, fault.New(fault.ImageNotFound, "no such image")
 	}
-	return image.Image{ID: "python", User: "user", Workdir: "/workspace"}, nil
+	return image.Image{ID: "python", Path: "/images/python/rootfs.erofs", User: "user", Workdir: "/workspace"}, nil
 }
 
 var limits = sandbox.Limits{

@@ -1,0 +1,406 @@
+// Package hosttest holds what every host below a sandbox has to keep: the
+// conformance suite of sandbox.Cgroups, sandbox.VMM and sandbox.Agents. It runs
+// on the fake of testkit, and on cgroup v2 with the released Firecracker. It
+// knows nothing of either.
+package hosttest
+
+import (
+	"context"
+	"errors"
+	"regexp"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/microvmd/microvm/internal/guestwire"
+	"github.com/microvmd/microvm/internal/ident"
+	"github.com/microvmd/microvm/internal/image"
+	"github.com/microvmd/microvm/internal/sandbox"
+)
+
+const (
+	patience = 5 * time.Minute        // for anything that ends by itself; an emulated host is slow
+	glance   = 100 * time.Millisecond // for what must not come: a call that goes on this long waits
+	hurry    = 30 * time.Second       // for a call whose context ended at a glance
+)
+
+// Ports is one host under test.
+type Ports struct {
+	Cgroups sandbox.Cgroups
+	VMM     sandbox.VMM
+	Agents  sandbox.Agents
+	Image   image.Image // with sh and echo in its PATH
+	// Die ends the VMM of a sandbox as a crash would.
+	Die func(t *testing.T, host string)
+}
+
+// Run runs the suite. open returns the same or another host at each call.
+func Run(t *testing.T, open func(t *testing.T) Ports) {
+	for _, c := range []struct {
+		name string
+		test func(*testing.T, *fixture)
+	}{
+		{"a whole life", testLife},
+		{"what is not there is gone", testAbsent},
+		{"names and plans are checked", testNames},
+		{"no step before its time", testOrder},
+		{"a cgroup never used is not emptied", testUnused},
+		{"a VMM that dies is seen", testDeath},
+		{"a hello is bounded by its context", testHelloBounded},
+		{"two do not disturb each other", testTwo},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			ctx, cancel := context.WithTimeoutCause(t.Context(), patience, errors.New("the host did not do it in time"))
+			defer cancel()
+			c.test(t, &fixture{Ports: open(t), ctx: ctx, t: t})
+		})
+	}
+}
+
+type fixture struct {
+	Ports
+	ctx  context.Context //nolint:containedctx // of one test
+	t    *testing.T
+	used int
+}
+
+// plan is that of a sandbox that does not exist yet, which is taken down, and
+// looked for, when the test ends.
+func (f *fixture) plan() sandbox.Plan {
+	id := ident.New(ident.Sandbox)
+	plan := sandbox.Plan{ID: id, Host: ident.Host(id), Slot: f.used, VCPUs: 1, MemMiB: 256, Image: f.Image, ScratchMiB: 256}
+	f.used++
+	f.t.Cleanup(func() {
+		ctx, cancel := context.WithTimeout(context.Background(), patience)
+		defer cancel()
+		f.remove(ctx, plan.Host)
+		f.remove(ctx, plan.Host)
+		f.listed(ctx, plan.Host, false, false)
+	})
+	return plan
+}
+
+func (f *fixture) remove(ctx context.Context, host string) {
+	f.t.Helper()
+	f.Agents.Release(host)
+	f.ok("kill", f.Cgroups.Kill(ctx, host))
+	f.ok("remove jail", f.VMM.Remove(ctx, host))
+	f.ok("remove cgroup", f.Cgroups.Remove(ctx, host))
+}
+
+func (f *fixture) ok(step string, err error) {
+	f.t.Helper()
+	if err != nil {
+		f.t.Errorf("%s: %v", step, err)
+	}
+}
+
+func (f *fixture) must(step string, err error) {
+	f.t.Helper()
+	if err != nil {
+		f.t.Fatalf("%s: %v", step, err)
+	}
+}
+
+func (f *fixture) refused(step string, err error) {
+	f.t.Helper()
+	if err == nil {
+		f.t.Errorf("%s was not refused", step)
+	}
+}
+
+func (f *fixture) listed(ctx context.Context, host string, cgroup, jail bool) {
+	f.t.Helper()
+	cgroups, err := f.Cgroups.List(ctx)
+	f.ok("list cgroups", err)
+	jails, err := f.VMM.List(ctx)
+	f.ok("list jails", err)
+	if slices.Contains(cgroups, host) != cgroup || slices.Contains(jails, host) != jail {
+		f.t.Errorf("cgroups %v and jails %v: want %s in them: %v and %v", cgroups, jails, host, cgroup, jail)
+	}
+}
+
+// launch brings a sandbox up to its VMM, in which nothing runs yet.
+func (f *fixture) launch(plan sandbox.Plan) {
+	f.t.Helper()
+	f.must("create cgroup", f.Cgroups.Create(f.ctx, plan))
+	f.must("prepare", f.VMM.Prepare(f.ctx, plan))
+	f.must("launch", f.VMM.Launch(f.ctx, plan))
+}
+
+// boot brings a sandbox up to its configured agent. It may run beside others.
+func (f *fixture) boot(plan sandbox.Plan) error {
+	if err := f.VMM.Start(f.ctx, plan); err != nil {
+		return err
+	}
+	hello, err := f.Agents.Hello(f.ctx, plan.Host)
+	if err != nil {
+		return err
+	}
+	if hello.Protocol != guestwire.Protocol || hello.Version == "" || !bootID.MatchString(hello.BootID) {
+		f.t.Errorf("hello %+v", hello)
+	}
+	client := f.Agents.Client(plan.Host)
+	if err := client.Echo(f.ctx, "some text"); err != nil {
+		return err
+	}
+	configured, err := client.Configure(f.ctx, guestwire.Configure{
+		Generation: 1, Hostname: plan.Host, TimeNS: time.Now().UnixNano(), Entropy: make([]byte, 64),
+		User: plan.Image.User, Workdir: plan.Image.Workdir, Env: plan.Image.Env,
+	})
+	if err == nil && configured.Generation != 1 {
+		f.t.Errorf("configured %+v", configured)
+	}
+	return err
+}
+
+var bootID = regexp.MustCompile(`^[0-9a-f-]{36}$`)
+
+// watch waits for a cgroup's end beside the test.
+func (f *fixture) watch(host string) <-chan error {
+	emptied := make(chan error, 1)
+	go func() { emptied <- f.Cgroups.Emptied(f.ctx, host) }()
+	return emptied
+}
+
+var errGlance = errors.New("a glance was all")
+
+// waits expects a call to go on until its context ends, and then to say so.
+func (f *fixture) waits(what string, call func(context.Context) error) {
+	f.t.Helper()
+	ctx, cancel := context.WithTimeoutCause(f.ctx, glance, errGlance)
+	defer cancel()
+	began := time.Now()
+	if err := call(ctx); !errors.Is(err, errGlance) {
+		f.t.Errorf("%s: got %v, want the context's cause", what, err)
+	}
+	if took := time.Since(began); took > hurry {
+		f.t.Errorf("%s: went on for %s after its context", what, took)
+	}
+}
+
+// run runs a program to its end and returns its standard output.
+func (f *fixture) run(client *guestwire.Client, cmd string, args ...string) string {
+	f.t.Helper()
+	id := ident.New(ident.Execution)
+	if _, err := client.Start(f.ctx, id, guestwire.Start{Cmd: cmd, Args: args}); err != nil {
+		f.t.Fatalf("start %s: %v", cmd, err)
+	}
+	var text []byte
+	for pull := (guestwire.Pull{WaitMS: 1000}); ; {
+		exit, err := client.Pull(f.ctx, id, pull, func(frame guestwire.Frame) error {
+			switch frame.Type {
+			case guestwire.StdoutFrame:
+				text = append(text, frame.Payload...)
+				pull.Stdout = frame.Offset + int64(len(frame.Payload))
+			case guestwire.StderrFrame:
+				pull.Stderr = frame.Offset + int64(len(frame.Payload))
+			}
+			return nil
+		})
+		if err != nil {
+			f.t.Fatalf("pull %s: %v", cmd, err)
+		}
+		if exit == nil {
+			continue
+		}
+		if exit.ExitCode == nil || *exit.ExitCode != 0 {
+			f.t.Errorf("%s ended with %+v", cmd, exit)
+		}
+		f.ok("forget", client.Forget(f.ctx, id))
+		return string(text)
+	}
+}
+
+func testLife(t *testing.T, f *fixture) {
+	plan := f.plan()
+	f.listed(f.ctx, plan.Host, false, false)
+	f.must("create cgroup", f.Cgroups.Create(f.ctx, plan))
+	emptied := f.watch(plan.Host) // from before its first process
+	f.listed(f.ctx, plan.Host, true, false)
+	f.must("prepare", f.VMM.Prepare(f.ctx, plan))
+	f.listed(f.ctx, plan.Host, true, true)
+	f.must("launch", f.VMM.Launch(f.ctx, plan))
+	f.must("boot", f.boot(plan))
+	client := f.Agents.Client(plan.Host)
+	if got := f.run(client, "echo", "hello"); got != "hello\n" {
+		t.Errorf("echo said %q", got)
+	}
+
+	// What is alive is not made twice, and not removed.
+	f.refused("a second create", f.Cgroups.Create(f.ctx, plan))
+	f.refused("a second prepare", f.VMM.Prepare(f.ctx, plan))
+	f.refused("a second start", f.VMM.Start(f.ctx, plan))
+	_, err := f.Agents.Hello(f.ctx, plan.Host)
+	f.refused("a second hello", err)
+	f.refused("removing a jail with its VMM", f.VMM.Remove(f.ctx, plan.Host))
+	short, cancel := context.WithTimeout(f.ctx, glance)
+	defer cancel()
+	f.refused("removing a cgroup with its VMM", f.Cgroups.Remove(short, plan.Host))
+	f.ok("echo after all that", client.Echo(f.ctx, "x"))
+	select {
+	case err := <-emptied:
+		t.Fatalf("emptied while its VMM runs: %v", err)
+	default:
+	}
+
+	f.ok("kill", f.Cgroups.Kill(f.ctx, plan.Host))
+	f.ok("emptied", <-emptied)
+	f.ok("emptied, asked later", f.Cgroups.Emptied(f.ctx, plan.Host))
+	f.refused("a call to a dead agent", client.Echo(f.ctx, "x"))
+	f.refused("a call by a new client to a dead agent", f.Agents.Client(plan.Host).Echo(f.ctx, "x"))
+	f.remove(f.ctx, plan.Host)
+	f.listed(f.ctx, plan.Host, false, false)
+	f.refused("a call to an agent that is removed", f.Agents.Client(plan.Host).Echo(f.ctx, "x"))
+}
+
+func testAbsent(_ *testing.T, f *fixture) {
+	plan := f.plan()
+	f.remove(f.ctx, plan.Host)
+	f.remove(f.ctx, plan.Host)
+	f.ok("emptied", f.Cgroups.Emptied(f.ctx, plan.Host))
+	f.refused("a call", f.Agents.Client(plan.Host).Echo(f.ctx, "x"))
+	_, err := f.Agents.Hello(f.ctx, plan.Host)
+	f.refused("a hello", err)
+}
+
+func testNames(_ *testing.T, f *fixture) {
+	good := f.plan()
+	for _, name := range []string{"", ".", "..", "../" + good.Host, good.Host + "/x", "/" + good.Host, "sb-x"} {
+		bad := good
+		bad.Host = name
+		f.refused("create of "+name, f.Cgroups.Create(f.ctx, bad))
+		f.refused("watch of "+name, f.Cgroups.Emptied(f.ctx, name))
+		f.refused("kill of "+name, f.Cgroups.Kill(f.ctx, name))
+		f.refused("removal of cgroup "+name, f.Cgroups.Remove(f.ctx, name))
+		f.refused("prepare of "+name, f.VMM.Prepare(f.ctx, bad))
+		f.refused("launch of "+name, f.VMM.Launch(f.ctx, bad))
+		f.refused("start of "+name, f.VMM.Start(f.ctx, bad))
+		f.refused("removal of jail "+name, f.VMM.Remove(f.ctx, name))
+		_, err := f.Agents.Hello(f.ctx, name)
+		f.refused("hello of "+name, err)
+		f.refused("call of "+name, f.Agents.Client(name).Echo(f.ctx, "x"))
+		f.Agents.Release(name)
+	}
+	for what, change := range map[string]func(*sandbox.Plan){
+		"no vCPU":   func(p *sandbox.Plan) { p.VCPUs = 0 },
+		"no memory": func(p *sandbox.Plan) { p.MemMiB = 0 },
+	} {
+		bad := good
+		change(&bad)
+		f.refused("a cgroup of "+what, f.Cgroups.Create(f.ctx, bad))
+		f.refused("a jail of "+what, f.VMM.Prepare(f.ctx, bad))
+	}
+	for what, change := range map[string]func(*sandbox.Plan){
+		"33 vCPUs":    func(p *sandbox.Plan) { p.VCPUs = 33 },
+		"slot -1":     func(p *sandbox.Plan) { p.Slot = -1 },
+		"no scratch":  func(p *sandbox.Plan) { p.ScratchMiB = 0 },
+		"no image":    func(p *sandbox.Plan) { p.Image.Path = "" },
+		"a near path": func(p *sandbox.Plan) { p.Image.Path = "rootfs" },
+	} {
+		bad := good
+		change(&bad)
+		f.refused("a jail of "+what, f.VMM.Prepare(f.ctx, bad))
+	}
+	f.listed(f.ctx, good.Host, false, false)
+}
+
+func testOrder(_ *testing.T, f *fixture) {
+	plan := f.plan()
+	f.refused("a launch without a jail", f.VMM.Launch(f.ctx, plan))
+	f.refused("a start without a jail", f.VMM.Start(f.ctx, plan))
+	f.must("create cgroup", f.Cgroups.Create(f.ctx, plan))
+	f.refused("a launch without a jail", f.VMM.Launch(f.ctx, plan))
+	f.must("create over an empty one", f.Cgroups.Create(f.ctx, plan))
+	f.must("remove cgroup", f.Cgroups.Remove(f.ctx, plan.Host))
+
+	f.must("prepare", f.VMM.Prepare(f.ctx, plan))
+	f.refused("a launch without a cgroup", f.VMM.Launch(f.ctx, plan))
+	f.refused("a start without a VMM", f.VMM.Start(f.ctx, plan))
+	f.refused("a call without a VMM", f.Agents.Client(plan.Host).Echo(f.ctx, "x"))
+	f.remove(f.ctx, plan.Host)
+	f.refused("a launch of what was removed", f.VMM.Launch(f.ctx, plan))
+
+	f.launch(plan) // the name is free again
+	f.refused("a second launch", f.VMM.Launch(f.ctx, plan))
+}
+
+func testUnused(_ *testing.T, f *fixture) {
+	plan := f.plan()
+	f.must("create cgroup", f.Cgroups.Create(f.ctx, plan))
+	emptied := func(ctx context.Context) error { return f.Cgroups.Emptied(ctx, plan.Host) }
+	f.waits("a watch of an unused cgroup", emptied)
+	f.ok("kill", f.Cgroups.Kill(f.ctx, plan.Host))
+	f.waits("a watch of a killed and unused cgroup", emptied)
+
+	// Whoever watches one that is made anew, or removed, is not left behind.
+	for step, do := range map[string]func() error{
+		"create anew": func() error { return f.Cgroups.Create(f.ctx, plan) },
+		"remove":      func() error { return f.Cgroups.Remove(f.ctx, plan.Host) },
+	} {
+		f.must("create cgroup", f.Cgroups.Create(f.ctx, plan))
+		watch := f.watch(plan.Host)
+		f.ok(step, do())
+		f.must("remove cgroup", f.Cgroups.Remove(f.ctx, plan.Host))
+		f.ok("emptied after "+step, <-watch)
+	}
+}
+
+func testDeath(t *testing.T, f *fixture) {
+	plan := f.plan()
+	f.launch(plan)
+	f.waits("a watch of a VMM that runs", func(ctx context.Context) error { return f.Cgroups.Emptied(ctx, plan.Host) })
+	emptied := f.watch(plan.Host)
+	hello := make(chan error, 1)
+	go func() { _, err := f.Agents.Hello(f.ctx, plan.Host); hello <- err }()
+	f.Die(t, plan.Host)
+	f.ok("emptied", <-emptied)
+	f.refused("a hello of a VMM that died", <-hello)
+	f.refused("a start of a VMM that died", f.VMM.Start(f.ctx, plan))
+	f.refused("a call", f.Agents.Client(plan.Host).Echo(f.ctx, "x"))
+	f.listed(f.ctx, plan.Host, true, true) // until somebody removes it
+}
+
+func testHelloBounded(_ *testing.T, f *fixture) {
+	plan := f.plan()
+	f.launch(plan)
+	f.waits("a hello of a VM that was not started", func(ctx context.Context) error {
+		_, err := f.Agents.Hello(ctx, plan.Host)
+		return err
+	})
+}
+
+func testTwo(t *testing.T, f *fixture) {
+	one, two := f.plan(), f.plan()
+	f.launch(one)
+	f.launch(two)
+	booted := make(chan error, 2)
+	for _, plan := range []sandbox.Plan{one, two} {
+		go func() { booted <- f.boot(plan) }()
+	}
+	for range 2 {
+		f.must("boot", <-booted)
+	}
+	first, second := f.Agents.Client(one.Host), f.Agents.Client(two.Host)
+	if got := f.run(first, "sh", "-c", "echo of the first >mine; cat mine"); got != "of the first\n" {
+		t.Errorf("the first's file is %q", got)
+	}
+	if got := f.run(second, "sh", "-c", "test ! -e mine && echo none"); got != "none\n" {
+		t.Errorf("the second sees %q", got)
+	}
+	emptied := f.watch(two.Host)
+	f.remove(f.ctx, one.Host)
+	f.listed(f.ctx, one.Host, false, false)
+	f.listed(f.ctx, two.Host, true, true)
+	f.ok("echo of the second after the first's end", second.Echo(f.ctx, "x"))
+	if got := f.run(second, "echo", "still here"); got != "still here\n" {
+		t.Errorf("the second says %q", got)
+	}
+	select {
+	case err := <-emptied:
+		t.Fatalf("the second's cgroup emptied with the first's: %v", err)
+	default:
+	}
+	f.ok("kill", f.Cgroups.Kill(f.ctx, two.Host))
+	f.ok("emptied", <-emptied)
+}
