@@ -255,7 +255,7 @@ func TestADeadVMMIsToldFromFailedCode(t *testing.T) {
 
 // TestTenAtOnce creates ten sandboxes together; each runs its own program.
 func TestTenAtOnce(t *testing.T) {
-	d := harness.Start(t, "ten", "--slots", "10", "--mem-mib", "4096", "--boot-timeout", "10m")
+	d := harness.Start(t, "ten", "--slots", "10", "--vcpus", "10", "--mem-mib", "4096", "--boot-timeout", "10m")
 	check := d.Census(t)
 	var group sync.WaitGroup
 	for i := range 10 {

@@ -21,6 +21,7 @@ const (
 	maxHello    = 4 << 10                // bytes of the hello
 	maxGoodbye  = 4 << 10                // bytes that a guest may send after its hello before it closes
 	helloLook   = 200 * time.Millisecond // between two looks whether the VMM still lives
+	helloWait   = 15 * time.Second       // for the line, on one connection
 	goodbyeWait = 10 * time.Second       // for the guest to close; the hello counts without it
 )
 
@@ -85,12 +86,20 @@ func (v *VMM) takeHello(ctx context.Context, host string) (guestwire.Hello, erro
 		i.mu.Unlock()
 		v.unlinkHello(host)
 	}()
-	conn, err := v.accept(ctx, host, i, listener)
-	if err != nil {
-		return guestwire.Hello{}, err
+	// A guest on a loaded host gives a connection up after two seconds (vsock's
+	// own limit) and tries again: a connection that broke off says nothing.
+	for {
+		conn, err := v.accept(ctx, host, i, listener)
+		if err != nil {
+			return guestwire.Hello{}, err
+		}
+		hello, err := readHello(ctx, conn)
+		_ = conn.Close()
+		if err == nil || errors.Is(err, guestwire.ErrProtocol) || ctx.Err() != nil {
+			return hello, err
+		}
+		v.conf.Log.Debug("hello broke off", "host", host, "error", err)
 	}
-	defer func() { _ = conn.Close() }()
-	return readHello(ctx, conn)
 }
 
 // accept waits for a connection, the end of the VMM or that of the context.
@@ -124,6 +133,7 @@ func (v *VMM) accept(ctx context.Context, host string, i *instance, listener *he
 // readHello reads one line, answers it, and waits for the guest to close first:
 // a host that closes at once makes Firecracker log a broken pipe.
 func readHello(ctx context.Context, conn net.Conn) (guestwire.Hello, error) {
+	_ = conn.SetDeadline(time.Now().Add(helloWait))
 	stop := context.AfterFunc(ctx, func() { _ = conn.SetDeadline(time.Unix(1, 0)) })
 	defer stop()
 	line, err := readLine(conn, maxHello)

@@ -103,20 +103,28 @@ func (o *owner) teardown(ctx context.Context) error {
 	return errors.Join(all...)
 }
 
+// configure gives the guest its identity. A try whose answer is lost is
+// repeated: the agent takes one generation once.
 func (o *owner) configure(ctx context.Context) error {
-	ctx, cancel := context.WithTimeout(ctx, o.m.cfg.Limits.StepTimeout)
-	defer cancel()
 	entropy := make([]byte, 64)
 	_, _ = rand.Read(entropy) // never fails (crypto/rand)
 	img := o.plan.Image
-	_, err := o.m.cfg.Agents.Client(o.plan.Host).Configure(ctx, guestwire.Configure{
-		Generation: 1,
-		Hostname:   o.plan.Host,
-		TimeNS:     time.Now().UnixNano(),
-		Entropy:    entropy,
-		User:       img.User,
-		Workdir:    img.Workdir,
-		Env:        img.Env,
-	})
-	return err
+	for {
+		try, cancel := context.WithTimeout(ctx, o.m.cfg.Limits.StepTimeout)
+		_, err := o.m.cfg.Agents.Client(o.plan.Host).Configure(try, guestwire.Configure{
+			Generation: 1,
+			Hostname:   o.plan.Host,
+			TimeNS:     time.Now().UnixNano(),
+			Entropy:    entropy,
+			User:       img.User,
+			Workdir:    img.Workdir,
+			Env:        img.Env,
+		})
+		timedOut := try.Err() != nil
+		cancel()
+		if err == nil || !timedOut || ctx.Err() != nil {
+			return err
+		}
+		o.log.Warn("guest agent did not answer, trying again", "error", err)
+	}
 }
