@@ -131,7 +131,7 @@ func TestMeasureCleansUp(t *testing.T) {
 	var diary []string
 	stop := errors.New("stop")
 	ctx, cancel := context.WithCancelCause(t.Context())
-	f := fake(&diary, func() (time.Duration, error) { cancel(stop); return 1, nil }, always(1))
+	f := fake(&diary, func() (time.Duration, error) { cancel(stop); return 0, errors.New("cut off") }, always(1))
 	if _, err := f.measure(ctx, 2, io.Discard); !errors.Is(err, stop) || diary[len(diary)-1] != "undo first" {
 		t.Errorf("after an interruption: %v, %v", err, diary)
 	}

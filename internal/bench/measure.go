@@ -38,17 +38,17 @@ func (f figure) measure(ctx context.Context, rounds int, progress io.Writer) (re
 	say(progress, "%s: prepare\n", f.title)
 	subject, floor, err := f.open(ctx, back)
 	if err != nil {
-		return Result{}, fmt.Errorf("prepare %s: %w", f.name, err)
+		return Result{}, fmt.Errorf("prepare %s: %w", f.name, interrupted(ctx, err))
 	}
 	var ours, bare []time.Duration
 	take := func(name string, do sample, into *[]time.Duration) error {
 		for range f.each {
-			if err := ctx.Err(); err != nil {
-				return fmt.Errorf("measure %s: %w", f.name, context.Cause(ctx))
-			}
 			took, err := do(ctx)
+			if err == nil {
+				err = ctx.Err()
+			}
 			if err != nil {
-				return fmt.Errorf("measure %s (%s): %w", f.name, name, err)
+				return fmt.Errorf("measure %s (%s): %w", f.name, name, interrupted(ctx, err))
 			}
 			*into = append(*into, took)
 		}
@@ -60,9 +60,9 @@ func (f figure) measure(ctx context.Context, rounds int, progress io.Writer) (re
 			if subject == nil {
 				return nil
 			}
-			return take(f.subject, subject, &ourRound)
+			return take("measured", subject, &ourRound)
 		}
-		bareTurn := func() error { return take(f.floor, floor, &bareRound) }
+		bareTurn := func() error { return take("floor", floor, &bareRound) }
 		turns := []func() error{ourTurn, bareTurn}
 		if round%2 == 1 {
 			turns = []func() error{bareTurn, ourTurn}
@@ -101,6 +101,15 @@ func (f figure) result(ours, bare []time.Duration) Result {
 		}
 	}
 	return r
+}
+
+// interrupted puts the end of the context in the place of whatever failed by it,
+// or with it.
+func interrupted(ctx context.Context, err error) error {
+	if ctx.Err() != nil {
+		return context.Cause(ctx)
+	}
+	return err
 }
 
 // say writes for people what nothing depends on.

@@ -94,7 +94,7 @@ func Run(ctx context.Context, c Config) (report Report, err error) {
 	}
 	back.add("delete sandboxes", func() error { return r.deleteAll(ctx) })
 	if err := r.readSandbox(ctx); err != nil {
-		return Report{}, err
+		return Report{}, interrupted(ctx, err)
 	}
 	report = Report{Object: "benchmark", Version: c.Version, Rounds: c.Rounds, Host: r.host()}
 	for _, f := range r.figures() {
