@@ -16,6 +16,7 @@ import (
 
 	"github.com/microvmd/microvm/images"
 	"github.com/microvmd/microvm/internal/artifact"
+	"github.com/microvmd/microvm/internal/debian"
 )
 
 // defaultStateDir is where the daemon keeps images, snapshots and jails.
@@ -122,7 +123,7 @@ func runSetup(ctx context.Context, o setupOptions, format string, out, errs io.W
 			return usage("setup: there is no %s for this machine; there are %s", name, strings.Join(store.Names(), ", "))
 		}
 	}
-	got, err := store.EnsureAll(ctx, names...)
+	got, err := ensure(ctx, store, errs, names...)
 	printer.Close()
 	if err != nil {
 		return hint(fmt.Errorf("setup: %w", err), setupAdvice(err, o))
@@ -133,6 +134,23 @@ func runSetup(ctx context.Context, o setupOptions, format string, out, errs io.W
 		}
 	}
 	return printSetup(got, o, format, out)
+}
+
+// ensure gets artifacts, after what their recipes need of this machine.
+func ensure(ctx context.Context, store *artifact.Store, log io.Writer, names ...string) ([]artifact.Artifact, error) {
+	for _, name := range names {
+		if _, there, err := store.Lookup(name); err != nil || there || !strings.HasPrefix(name, "image-") && name != "guest-kernel" {
+			continue // a damaged one is for Ensure to tell
+		}
+		err := debian.Need(ctx, func(text string) { say(log, "%s\n", text) },
+			debian.Package{Name: "mmdebstrap", Program: "mmdebstrap"},
+			debian.Package{Name: "debian-archive-keyring", File: "/usr/share/keyrings/debian-archive-keyring.gpg"})
+		if err != nil {
+			return nil, err
+		}
+		break
+	}
+	return store.EnsureAll(ctx, names...)
 }
 
 // setupAdvice is the next step for an operator whose setup failed.

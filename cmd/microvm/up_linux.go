@@ -74,27 +74,27 @@ func up(ctx context.Context, emulated, unsupported bool, out, errs io.Writer) er
 	if !emulated {
 		report := posture.KVM(ctx, posture.KVMProbe{})
 		here = report.Verdict == posture.Hardware
-		fmt.Fprintf(errs, "KVM on this machine: %s (%s)\n", report.Verdict, report.Detail)
+		say(errs, "KVM on this machine: %s (%s)\n", report.Verdict, report.Detail)
 	}
 	// Artifacts are prepared while the host's own parts are.
 	prepare := newPreparation(errs, here && !unsupported)
 	prepare.begin(ctx)
 	var err error
 	if here {
-		fmt.Fprintln(errs, "This machine is the host.")
+		say(errs, "This machine is the host.\n")
 		err = upHere(ctx, prepare, errs)
 	} else {
-		fmt.Fprintln(errs, "The host is emulated; its parts, the guest kernel and the images are prepared side by side.")
+		say(errs, "%s\n", "The host is emulated; its parts, the guest kernel and the images are prepared side by side.")
 		err = upEmulated(ctx, prepare, errs)
 	}
 	if err != nil {
 		return err
 	}
-	fmt.Fprintf(errs, "The host is up after %.1f s. A first sandbox:\n", time.Since(began).Seconds())
+	say(errs, "The host is up after %.1f s. A first sandbox:\n", time.Since(began).Seconds())
 	if err := firstSandbox(ctx, out, errs); err != nil {
 		return err
 	}
-	fmt.Fprintf(errs, "\nDone in %.1f s. What next:\n", time.Since(began).Seconds())
+	say(errs, "\nDone in %.1f s. What next:\n", time.Since(began).Seconds())
 	for _, line := range []string{
 		"microvm run python -- python3 -c 'print(6 * 7)'   one program in a sandbox of its own",
 		"microvm sandbox create python --name work         a sandbox to keep",
@@ -102,7 +102,7 @@ func up(ctx context.Context, emulated, unsupported bool, out, errs io.Writer) er
 		"microvm doctor                                    what this host is short of",
 		"make test                                         prove it all",
 	} {
-		fmt.Fprintln(errs, "  "+line)
+		say(errs, "%s\n", "  "+line)
 	}
 	return nil
 }
@@ -154,7 +154,7 @@ func (p *preparation) ensure(ctx context.Context) ([]artifact.Artifact, error) {
 	if err != nil {
 		return nil, err
 	}
-	return store.EnsureAll(ctx, "firecracker", "guest-kernel", "image-python", "image-base")
+	return ensure(ctx, store, p.log, "firecracker", "guest-kernel", "image-python", "image-base")
 }
 
 // files is what goes into the emulated host.
@@ -184,7 +184,7 @@ func upEmulated(ctx context.Context, prepare *preparation, errs io.Writer) error
 		return err
 	}
 	if !started.Already {
-		fmt.Fprintf(errs, "The emulated host booted in %.1f s.\n", started.BootToSSH.Seconds())
+		say(errs, "The emulated host booted in %.1f s.\n", started.BootToSSH.Seconds())
 	}
 	return nil
 }
@@ -283,13 +283,13 @@ func firstSandbox(ctx context.Context, out, errs io.Writer) error {
 		return err
 	}
 	args := []string{"run", "python", "--timings", "--verbose", "--file", file, "--", "python3", "main.py"}
-	fmt.Fprintln(errs, "$ microvm run python --timings --file main.py -- python3 main.py")
+	say(errs, "%s\n", "$ microvm run python --timings --file main.py -- python3 main.py")
 	run := exec.CommandContext(ctx, self, args...)
 	run.Stdout, run.Stderr = out, errs
 	if err := run.Run(); err != nil {
 		return hint(fmt.Errorf("up: the first sandbox: %w", err), "microvm machine logs --daemon, or journalctl -u microvmd")
 	}
-	fmt.Fprintln(errs, "exit code 0")
+	say(errs, "%s\n", "exit code 0")
 	return nil
 }
 
@@ -303,16 +303,16 @@ func down(ctx context.Context, out, errs io.Writer) error {
 		return err
 	}
 	if was {
-		fmt.Fprintln(out, "The emulated host is stopped.")
+		say(out, "%s\n", "The emulated host is stopped.")
 		return nil
 	}
 	if exec.CommandContext(ctx, "systemctl", "is-active", "--quiet", "microvmd.service").Run() == nil {
 		if err := exec.CommandContext(ctx, "systemctl", "stop", "microvmd.service").Run(); err != nil {
 			return hint(fmt.Errorf("down: stop microvmd: %w", err), "repeat with sudo")
 		}
-		fmt.Fprintln(out, "microvmd is stopped.")
+		say(out, "%s\n", "microvmd is stopped.")
 		return nil
 	}
-	fmt.Fprintln(out, "Nothing runs.")
+	say(out, "%s\n", "Nothing runs.")
 	return nil
 }

