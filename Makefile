@@ -6,8 +6,8 @@ export CGO_ENABLED := 0
 VERSION := $(shell git describe --tags --always --dirty 2>/dev/null || echo dev)
 LDFLAGS := -s -w -X main.version=$(VERSION)
 TOOL := go tool -modfile=tools.mod
-# Packages whose tests need nothing; those below e2e need a host.
-UNIT = $(shell go list ./... | grep -v '/e2e')
+# Packages whose tests need nothing: contract needs root, and those below e2e a host.
+UNIT = $(shell go list ./... | grep -v -e '/e2e' -e '/contract$$')
 
 .PHONY: help
 help: ## list the targets
@@ -28,7 +28,7 @@ down: build ## stop what `make up` started
 
 .PHONY: test
 test: ## all tests; what CI runs
-	@./hack/timed.sh check test-unit test-e2e
+	@./hack/timed.sh check test-unit test-contract test-e2e
 
 .PHONY: check
 check: ## format, lint, generated code, import rules, cross-build for arm64
@@ -38,6 +38,12 @@ check: ## format, lint, generated code, import rules, cross-build for arm64
 test-unit: ## tests that need nothing
 	go test -count=1 $(UNIT)
 	cd sdk/go && go test -count=1 ./...
+
+.PHONY: test-contract
+test-contract: ## the real microvmd, microvm and SDK above a fake VMM; as root
+	@mkdir -p bin
+	@go test -count=1 -v ./contract >bin/contract.log || { cat bin/contract.log; exit 1; }
+	@grep '^--- PASS' bin/contract.log || { echo 'contract: ran no test' >&2; exit 1; }
 
 .PHONY: test-e2e
 test-e2e: build ## boot real microVMs: on this machine with KVM, else in the emulated host

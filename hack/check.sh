@@ -12,6 +12,8 @@ unformatted=$(git ls-files '*.go' | grep -v '/gen/' | xargs go tool -modfile=too
 say 'vet and cross-build: amd64 and arm64'
 for arch in amd64 arm64; do
   GOARCH=$arch go vet ./...
+  GOARCH=$arch go vet -tags kvm ./internal/{cgroup,firecracker,hostnet}
+  GOARCH=$arch go vet -tags fakevmm ./internal/daemon ./cmd/microvmd
   GOARCH=$arch go build -o /dev/null ./cmd/microvmd
   GOARCH=$arch go build -o /dev/null ./cmd/microvm
   GOARCH=$arch go build -o /dev/null ./cmd/guestd

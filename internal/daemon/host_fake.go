@@ -1,0 +1,36 @@
+//go:build fakevmm
+
+package daemon
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"path/filepath"
+
+	"github.com/microvmd/microvm/internal/testkit"
+)
+
+// newHost builds the fake host of the contract tests: programs run on this
+// machine as the daemon's user, without any isolation. What an earlier daemon
+// left of it died with that daemon, except for directories and programs.
+func newHost(_ context.Context, c Config) (*host, error) {
+	c.Logger.Warn("THIS IS A TEST BUILD: nothing is isolated, programs run on this machine as this user")
+	dir := filepath.Join(c.StateDir, "fake")
+	if err := os.RemoveAll(dir); err != nil {
+		return nil, fmt.Errorf("make fake host: %w", err)
+	}
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return nil, fmt.Errorf("make fake host: %w", err)
+	}
+	fake := testkit.NewHost(testkit.GuestAgent(dir))
+	return &host{
+		cgroups: fake.Cgroups(), vmm: fake.VMM(), agents: fake.Agents(),
+		close: func() error {
+			if left := fake.Left(); len(left) > 0 {
+				return fmt.Errorf("close fake host: left: %v", left)
+			}
+			return nil
+		},
+	}, nil
+}
