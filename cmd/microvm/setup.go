@@ -82,9 +82,6 @@ func outputFormat(cmd *cobra.Command) string {
 }
 
 func runSetup(ctx context.Context, o setupOptions, format string, out, errs io.Writer) error {
-	if ctx == nil {
-		ctx = context.Background()
-	}
 	// What cannot succeed is refused before minutes of building.
 	if !o.onlyCache && os.Geteuid() != 0 {
 		return hint(fmt.Errorf("setup %s: needs root", o.stateDir), "repeat with sudo, or with --only-cache to fill the cache only")

@@ -65,7 +65,7 @@ func (i Identity) signal(s os.Signal) error {
 	if err != nil {
 		return os.ErrProcessDone
 	}
-	defer p.Release()
+	defer func() { _ = p.Release() }()
 	if !i.Alive() {
 		return os.ErrProcessDone
 	}

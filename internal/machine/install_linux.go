@@ -226,6 +226,6 @@ func healthy(ctx context.Context, url string) bool {
 	if err != nil {
 		return false
 	}
-	reply.Body.Close()
+	_ = reply.Body.Close()
 	return reply.StatusCode == http.StatusOK
 }

@@ -32,14 +32,14 @@ const keeperReady = "ready\n"
 func Keep(ctx context.Context, dir string, ready *os.File) error {
 	err := keep(ctx, dir, func() {
 		if ready != nil {
-			io.WriteString(ready, keeperReady)
-			ready.Close()
+			_, _ = io.WriteString(ready, keeperReady) // who does not wait any more does not read
+			_ = ready.Close()
 			ready = nil
 		}
 	})
 	if err != nil && ready != nil {
-		io.WriteString(ready, err.Error())
-		ready.Close()
+		_, _ = io.WriteString(ready, err.Error())
+		_ = ready.Close()
 	}
 	return err
 }
@@ -78,11 +78,11 @@ func keep(ctx context.Context, dir string, started func()) error {
 		f.Close()
 	}
 	var readers sync.WaitGroup
-	readers.Go(func() { io.Copy(serial, out) })
+	readers.Go(func() { _, _ = io.Copy(serial, out) }) // ends with QEMU
 	end := func() error { return errors.Join(cmd.Process.Kill(), cmd.Wait()) }
 	q, err := greet(ours, greetWithin)
 	if err != nil {
-		end()
+		_ = end()
 		return fmt.Errorf("start QEMU: %w: %s", err, complaints.text())
 	}
 	r := run{Started: time.Now().UTC(), Settings: l.Settings, Release: l.Release, Root: filepath.Base(l.HostRoot)}

@@ -272,8 +272,8 @@ func (m *Machine) keep(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("start keeper: %w", err)
 	}
-	go cmd.Wait() // takes its exit code, should it end before this process does
-	stop := context.AfterFunc(ctx, func() { r.SetReadDeadline(time.Now()) })
+	go func() { _ = cmd.Wait() }() // takes its exit code, should it end before this process does
+	stop := context.AfterFunc(ctx, func() { _ = r.SetReadDeadline(time.Now()) })
 	defer stop()
 	text, err := io.ReadAll(r)
 	switch {

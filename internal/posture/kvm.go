@@ -116,7 +116,8 @@ func runChild(ctx context.Context, argv []string) ([]byte, error) {
 		_ = cmd.Process.Kill()
 	}
 	select {
-	case <-ended:
+	case err := <-ended:
+		_ = err // it was killed
 	case <-time.After(time.Second):
 	}
 	return nil, ctx.Err()

@@ -134,7 +134,7 @@ func (m *Manager) adopt(ctx context.Context, o *owner) (*owner, error) {
 	}
 	go func() {
 		defer m.running.Done()
-		o.run()
+		o.run() //nolint:contextcheck // it has its own: the sandbox outlives the request
 	}()
 	return o, nil
 }
