@@ -132,9 +132,9 @@ func (m *Manager) adopt(ctx context.Context, o *owner) (*owner, error) {
 		m.running.Done()
 		return nil, err
 	}
-	go func() {
+	go func() { //nolint:contextcheck // it has its own: the sandbox outlives the request
 		defer m.running.Done()
-		o.run() //nolint:contextcheck // it has its own: the sandbox outlives the request
+		o.run()
 	}()
 	return o, nil
 }
