@@ -131,6 +131,9 @@ func TestAFaultInEachOperation(t *testing.T) {
 				t.Fatalf("after the fault: %+v", sb)
 			}
 			f.host.Fail(operation, nil)
+			if _, err := f.Delete(t.Context(), sb.ID); err != nil { // returns when nothing is left
+				t.Fatal(err)
+			}
 			fillNode(t, f, limits.Slots) // every slot came back
 		})
 	}
