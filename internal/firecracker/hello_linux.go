@@ -137,6 +137,9 @@ func readHello(ctx context.Context, conn net.Conn) (guestwire.Hello, error) {
 	stop := context.AfterFunc(ctx, func() { _ = conn.SetDeadline(time.Unix(1, 0)) })
 	defer stop()
 	line, err := readLine(conn, maxHello)
+	if errors.Is(err, errTooLong) { // it did not break off: another try would say the same
+		return guestwire.Hello{}, fmt.Errorf("read: %w: %w", err, guestwire.ErrProtocol)
+	}
 	if err != nil {
 		if ctx.Err() != nil {
 			err = context.Cause(ctx)

@@ -77,6 +77,7 @@ func misbehave(line, id string) {
 					return
 				}
 				go func() {
+					_, _ = c.Read(make([]byte, 1)) // an answer before the question is another error
 					_, _ = io.WriteString(c, "HTTP/1.1 200 OK\r\n\r\n")
 					for err == nil {
 						_, err = c.Write(bytes.Repeat([]byte("x"), 1<<16))
