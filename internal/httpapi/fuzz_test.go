@@ -50,7 +50,7 @@ func FuzzRequest(f *testing.F) {
 	f.Fuzz(func(t *testing.T, method, path, query string, body []byte) {
 		r, err := http.NewRequestWithContext(t.Context(), method, "http://x", strings.NewReader(string(body)))
 		if err != nil {
-			t.Skip("no method")
+			return // such a request cannot be sent
 		}
 		r.URL = &url.URL{Scheme: "http", Host: "x", Path: path, RawQuery: query}
 		r.Header.Set("Authorization", "Bearer "+goodToken)
