@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"net/http"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -254,6 +255,44 @@ func TestADeadVMMEndsItsSandboxOnly(t *testing.T) {
 		}
 		if _, err := f.Use(t.Context(), other.ID); err != nil {
 			t.Fatalf("the other sandbox: %v", err)
+		}
+	})
+}
+
+// lastWords is a guest whose VMM dies when the agent has answered everything
+// that makes a sandbox usable.
+type lastWords struct {
+	http.RoundTripper
+	die func()
+}
+
+func (w lastWords) RoundTrip(r *http.Request) (*http.Response, error) {
+	reply, err := w.RoundTripper.RoundTrip(r)
+	w.die()
+	<-r.Context().Done() // the owner has seen it
+	return reply, err
+}
+
+func TestAVMMThatDiesAsItsSandboxBecomesUsable(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newFixture(t, limits)
+		configured := testkit.ConfiguredAgent()
+		f.host = testkit.NewHost(func(plan sandbox.Plan) (http.RoundTripper, func(), error) {
+			transport, stop, err := configured(plan)
+			return lastWords{transport, func() { f.host.Die(plan.Host) }}, stop, err
+		})
+		f.Manager = manager(t, f.host, f.store, limits)
+		began := time.Now()
+		_, _ = f.Create(t.Context(), spec)
+		synctest.Wait()
+		if sb := only(t, f); sb.State != sandbox.Stopped || sb.Reason != sandbox.ReasonVMDied {
+			t.Fatalf("%+v", sb)
+		}
+		if took := time.Since(began); took != 0 {
+			t.Fatalf("ended after %s", took)
+		}
+		if left := f.host.Left(); len(left) > 0 {
+			t.Fatalf("left: %v", left)
 		}
 	})
 }

@@ -74,6 +74,7 @@ func (o *owner) run() {
 // it never will. When it returns, provisioning has ended.
 func (o *owner) starting(provisioned <-chan error, ttl <-chan time.Time) Reason {
 	var cause Reason
+	dead := o.dead
 	for {
 		select {
 		case err := <-provisioned:
@@ -90,10 +91,10 @@ func (o *owner) starting(provisioned <-chan error, ttl <-chan time.Time) Reason 
 			cause = first(cause, reason)
 		case <-ttl:
 			cause = first(cause, ReasonTTL)
-		case <-o.dead:
-			o.dead = nil // seen
+		case <-dead:
+			dead = nil // seen
 			o.cancel(errors.New("the VMM ended"))
-			continue // provisioning fails with this cause: boot_failed
+			continue // provisioning fails with this cause: boot_failed; had it just succeeded, running sees the death
 		}
 		o.cancel(errors.New("the sandbox is ending: " + string(cause)))
 	}
