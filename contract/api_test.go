@@ -20,7 +20,7 @@ import (
 
 // TestRefusals: every refusal has its status, one envelope, and says what to do.
 func TestRefusals(t *testing.T) {
-	d := start(t, "--slots", "2", "--max-vcpus", "2", "--max-mem-mib", "512")
+	d := start(t, "--slots", "2", "--max-vcpus", "2", "--max-mem-mib", "512", "--max-body-bytes", "1048576")
 	client := d.remote()
 	running := create(t, client, microvm.SandboxCreate{Image: "python", Name: ptr("taken")})
 	stopped := create(t, client, microvm.SandboxCreate{Image: "python"})

@@ -165,7 +165,7 @@ func TestASecondDaemonIsRefused(t *testing.T) {
 		{[]string{"--socket", filepath.Join(other, "s")}, []string{"another microvmd uses " + d.dir, "--state-dir"}},
 		{[]string{"--state-dir", filepath.Join(other, "state")}, []string{"another daemon answers there", "--socket"}},
 		{[]string{"--state-dir", filepath.Join(other, "state"), "--socket", filepath.Join(other, "s"), "--listen", d.addr}, []string{"listen on " + d.addr, "in use"}},
-		{[]string{"--state-dir", "state", "--uid-base", "0", "--instance", "A B"}, []string{"state-dir", "uid-base", "instance"}},
+		{[]string{"--state-dir", "state", "--uid-base", "0", "--instance", "A B", "--max-body-bytes", "1"}, []string{"state-dir", "uid-base", "instance", "max-body-bytes"}},
 		{[]string{"--state-dir", filepath.Join(other, "state"), "--socket", filepath.Join(other, "s"), "--slots", "0", "--vcpus", "0"}, []string{"slots", "vcpus"}},
 	} {
 		out, err := d.command(c.flags...).CombinedOutput()

@@ -1,5 +1,5 @@
 // Command microvmd is the daemon: it owns the sandboxes of one host and serves
-// the API. It runs as root. See docs/operating.md.
+// the API. It runs as root. See docs/architecture.md.
 package main
 
 import (
@@ -68,6 +68,8 @@ directory. What the daemon needs on the host is put there by "microvm setup";
 	f.StringVar(&c.NetnsDir, "netns-dir", c.NetnsDir, "directory in which network namespaces are pinned")
 	f.IntVar(&c.UIDBase, "uid-base", c.UIDBase, "slot n's VMM runs as this uid plus n")
 	f.BoolVar(&c.AllowUnsupportedFirecracker, "allow-unsupported-firecracker", false, "start although this Firecracker release gets no security fixes any more")
+	f.BoolVar(&c.DebugVMM, "debug-vmm", false, "keep what guest consoles, jailers and VMMs print and add it to errors; boots become much slower")
+	f.Int64Var(&c.MaxBodyBytes, "max-body-bytes", c.MaxBodyBytes, "size of a JSON body; files that are streamed have no bound")
 	f.IntVar(&c.Limits.Slots, "slots", c.Limits.Slots, "sandboxes at once")
 	f.IntVar(&c.Limits.VCPUs, "vcpus", c.Limits.VCPUs, "vCPUs of all sandboxes together")
 	f.IntVar(&c.Limits.MemMiB, "mem-mib", c.Limits.MemMiB, "memory of all sandboxes together, MiB")

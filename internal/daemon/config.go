@@ -24,6 +24,9 @@ type Config struct {
 	UIDBase    int    // slot n's VMM runs as UIDBase+n
 
 	AllowUnsupportedFirecracker bool
+	DebugVMM                    bool // keep what consoles and VMMs print, for errors
+
+	MaxBodyBytes int64 // of a JSON body, 1 KiB..1 GiB
 
 	Limits        sandbox.Limits
 	AgentTimeout  time.Duration // silence of a guest agent after which its sandbox is ended
@@ -48,8 +51,8 @@ func (c Config) check() error {
 	for name, path := range map[string]string{"state-dir": c.StateDir, "socket": c.Socket, "cgroup-root": c.CgroupRoot, "netns-dir": c.NetnsDir} {
 		wrong(filepath.IsAbs(path) && filepath.Clean(path) == path, "%s is %q and must be a clean absolute path", name, path)
 	}
-	// 65536 and up to where systemd gives uids to containers are nobody's.
 	wrong(c.UIDBase >= 1000 && c.UIDBase+c.Limits.Slots < 1<<31, "uid-base is %d and must be at least 1000: a VMM never runs as root or a system user", c.UIDBase)
+	wrong(c.MaxBodyBytes >= 1<<10 && c.MaxBodyBytes <= 1<<30, "max-body-bytes is %d and must be 1024 to %d", c.MaxBodyBytes, 1<<30)
 	for name, d := range map[string]time.Duration{"agent-timeout": c.AgentTimeout, "kill-timeout": c.KillTimeout, "stopped-retain": c.StoppedRetain} {
 		wrong(d >= time.Second, "%s is %s and must be at least 1s", name, d)
 	}

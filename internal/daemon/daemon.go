@@ -16,7 +16,10 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/microvmd/microvm/internal/cgroup"
 	"github.com/microvmd/microvm/internal/execution"
+	"github.com/microvmd/microvm/internal/firecracker"
+	"github.com/microvmd/microvm/internal/hostnet"
 	"github.com/microvmd/microvm/internal/httpapi"
 	"github.com/microvmd/microvm/internal/image"
 	"github.com/microvmd/microvm/internal/sandbox"
@@ -29,13 +32,14 @@ import (
 func Defaults(cores, memMiB int) Config {
 	give := max(memMiB-max(memMiB/4, 512), sandbox.MinMemMiB+sandbox.VMOverheadMiB)
 	return Config{
-		Instance:   "microvm",
-		StateDir:   "/var/lib/microvm",
-		Socket:     "/run/microvm/microvmd.sock",
-		Listen:     "127.0.0.1:7080",
-		CgroupRoot: "/sys/fs/cgroup/microvm.slice/microvm-sandboxes.service",
-		NetnsDir:   "/run/microvm/netns",
-		UIDBase:    1_900_000_000,
+		Instance:     "microvm",
+		StateDir:     "/var/lib/microvm",
+		Socket:       "/run/microvm/microvmd.sock",
+		Listen:       "127.0.0.1:7080",
+		CgroupRoot:   cgroup.DefaultRoot,
+		NetnsDir:     hostnet.DefaultDir,
+		UIDBase:      firecracker.DefaultUIDBase,
+		MaxBodyBytes: httpapi.DefaultMaxBodyBytes,
 		Limits: sandbox.Limits{
 			Slots:       max(1, give/(sandbox.DefaultMemMiB+sandbox.VMOverheadMiB)),
 			VCPUs:       max(4*cores, 8),
@@ -116,7 +120,7 @@ func Run(ctx context.Context, c Config) (err error) {
 	}
 	handler, err := httpapi.New(httpapi.Config{
 		Sandboxes: sandboxes, Executions: executions, Files: sandbox.NewFiles(sandboxes), Images: images,
-		Keys: keys, Version: c.Version, Logger: c.Logger,
+		Keys: keys, Version: c.Version, Logger: c.Logger, MaxBodyBytes: c.MaxBodyBytes,
 	})
 	if err != nil {
 		return err
@@ -125,8 +129,10 @@ func Run(ctx context.Context, c Config) (err error) {
 	if err != nil {
 		return err
 	}
+	serves, ended := context.WithCancel(ctx) // also when it ends by itself
+	defer ended()
 	var background sync.WaitGroup
-	background.Go(func() { expire(ctx, c, store, executions) })
+	background.Go(func() { expire(serves, c, store, executions) })
 	c.Logger.Info("ready", "version", c.Version, "instance", c.Instance, "socket", c.Socket, "listen", serving.addr,
 		"slots", c.Limits.Slots, "vcpus", c.Limits.VCPUs, "mem_mib", c.Limits.MemMiB)
 
@@ -136,6 +142,7 @@ func Run(ctx context.Context, c Config) (err error) {
 	case err = <-serving.failed:
 		c.Logger.Error("cannot serve", "error", err)
 	}
+	ended()
 	// In reverse: callers first get their answers, because their sandboxes end.
 	stop, cancel := context.WithTimeout(context.WithoutCancel(ctx), 2*c.Limits.StepTimeout)
 	defer cancel()

@@ -32,18 +32,7 @@ func newHost(ctx context.Context, c Config) (*host, error) {
 	if _, err := network.Empty(ctx); err != nil {
 		return nil, err
 	}
-	in := func(elements ...string) string { return filepath.Join(append([]string{c.StateDir}, elements...)...) }
-	vmm, err := firecracker.New(ctx, firecracker.Config{
-		StateDir:        c.StateDir,
-		FirecrackerPath: in("bin", "firecracker"),
-		JailerPath:      in("bin", "jailer"),
-		KernelPath:      in("kernel", "vmlinux"),
-		GuestdPath:      in("guest", "guestd"),
-		CgroupDir:       filepath.Join(c.CgroupRoot, c.Instance),
-		UIDBase:         c.UIDBase,
-		Netns:           func(ctx context.Context, _ sandbox.Plan) (string, error) { return network.Empty(ctx) },
-		Log:             c.Logger,
-	})
+	vmm, err := firecracker.New(ctx, vmmConfig(c, cgroups.Dir(), network.Empty))
 	if err != nil {
 		return nil, fmt.Errorf("%w; \"microvm setup\" puts what is missing into %s", err, c.StateDir)
 	}
@@ -63,4 +52,21 @@ func newHost(ctx context.Context, c Config) (*host, error) {
 			return errors.Join(vmm.Close(), network.Remove(context.WithoutCancel(ctx)))
 		},
 	}, nil
+}
+
+// vmmConfig says where the state directory has what VMMs are made of.
+func vmmConfig(c Config, cgroups string, netns func(context.Context) (string, error)) firecracker.Config {
+	in := func(elements ...string) string { return filepath.Join(append([]string{c.StateDir}, elements...)...) }
+	return firecracker.Config{
+		StateDir:        c.StateDir,
+		FirecrackerPath: in("bin", "firecracker"),
+		JailerPath:      in("bin", "jailer"),
+		KernelPath:      in("kernel", "vmlinux"),
+		GuestdPath:      in("guest", "guestd"),
+		CgroupDir:       cgroups,
+		UIDBase:         c.UIDBase,
+		Netns:           func(ctx context.Context, _ sandbox.Plan) (string, error) { return netns(ctx) },
+		Debug:           c.DebugVMM,
+		Log:             c.Logger,
+	}
 }

@@ -26,8 +26,7 @@ const (
 	// and guest RAM (a snapshot's memory file), in bytes.
 	fileSlack = 16 << 20
 
-	apiEvery   = 2 * time.Millisecond // between two looks for the API's socket
-	maxCgroups = 64 << 10             // bytes of /proc/PID/cgroup and cgroup.procs
+	apiEvery = 2 * time.Millisecond // between two looks for the API's socket
 )
 
 // Subreaper makes this process the parent of VMMs whose jailer has ended, which
@@ -124,7 +123,7 @@ func (v *VMM) runJailer(ctx context.Context, plan sandbox.Plan, netns string, i 
 	cmd.Env = []string{}
 	cmd.Dir = "/"
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
-	hint := "; the debug setting keeps what it prints"
+	hint := "; microvmd --debug-vmm keeps what it prints"
 	if v.conf.Debug {
 		console, err := v.openConsole(plan.Host, i)
 		if err != nil {
