@@ -193,29 +193,6 @@ func TestFailedBuildLeavesNothing(t *testing.T) {
 	}
 }
 
-func TestPruneRemovesOnlyOldKeys(t *testing.T) {
-	store := open(t, Options{})
-	for _, key := range []string{"k1", "k2", "k3"} {
-		if _, err := store.Build(t.Context(), recipe(key, func(out string) error {
-			return os.WriteFile(filepath.Join(out, "file"), nil, 0o644)
-		})); err != nil {
-			t.Fatal(err)
-		}
-	}
-	removed, err := store.Prune(t.Context(), "host-root", "k2")
-	if err != nil || len(removed) != 2 {
-		t.Fatalf("removed %v, %v", removed, err)
-	}
-	if rest := leftovers(t, store.Dir()); len(rest) != 1 || rest[0] != "/host-root/k2/file" {
-		t.Errorf("left: %v", rest)
-	}
-	for _, name := range []string{"..", "locks", "a/b", ""} {
-		if _, err := store.Prune(t.Context(), name); err == nil {
-			t.Errorf("prune %q accepted", name)
-		}
-	}
-}
-
 // imageRecipe makes an image from a shared script, as the real ones do.
 func imageRecipe(body string) fstest.MapFS {
 	return fstest.MapFS{

@@ -270,37 +270,3 @@ func (s *Store) EnsureAll(ctx context.Context, names ...string) ([]Artifact, err
 	}
 	return got, nil
 }
-
-// Prune removes every cached copy of the named artifacts or recipes whose key
-// is not in keep, and returns the removed directories. It is never called by
-// the store itself: an old kernel may still be wanted by a user's snapshot.
-func (s *Store) Prune(ctx context.Context, name string, keep ...string) ([]string, error) {
-	if !namePattern.MatchString(name) || slices.Contains([]string{locksFolder, partialFolder, logsFolder}, name) {
-		return nil, fmt.Errorf("prune %q: not the name of an artifact or recipe", name)
-	}
-	unlock, err := s.lock(ctx, name, s.reporter(name))
-	if err != nil {
-		return nil, err
-	}
-	defer unlock()
-	folder := filepath.Join(s.dir, name)
-	entries, err := os.ReadDir(folder)
-	if errors.Is(err, fs.ErrNotExist) {
-		return nil, nil
-	}
-	if err != nil {
-		return nil, fmt.Errorf("prune %s: %w", name, err)
-	}
-	var removed []string
-	for _, item := range entries {
-		if slices.Contains(keep, item.Name()) {
-			continue
-		}
-		full := filepath.Join(folder, item.Name())
-		if err := removeTree(full); err != nil {
-			return removed, fmt.Errorf("prune %s: %w", name, err)
-		}
-		removed = append(removed, full)
-	}
-	return removed, nil
-}
