@@ -37,8 +37,8 @@ type shape struct {
 	cgroupMount, chrootDir string
 }
 
-// bootArgs is the boot line of a sandbox without modules and without debugging; what
-// a sandbox really booted with is compared with it before anything is measured.
+// bootArgs is the boot line of a sandbox without debugging; what a sandbox
+// really booted with is compared with it before anything is measured.
 func bootArgs(arch string) string {
 	line := "reboot=k panic=1 nomodule quiet loglevel=1 8250.nr_uarts=0"
 	if arch == "amd64" {

@@ -40,11 +40,8 @@ type Config struct {
 	// FirecrackerPath and JailerPath are released, static binaries.
 	FirecrackerPath string
 	JailerPath      string
-	// KernelPath is an uncompressed guest kernel.
+	// KernelPath is an uncompressed guest kernel with all that it needs built in.
 	KernelPath string
-	// ModulesDir, if set, holds modules.list and the modules that the kernel
-	// needs before its drives: they go into the initrd.
-	ModulesDir string
 	// GuestdPath is the guest agent, a static binary for the guest.
 	GuestdPath string
 
@@ -95,9 +92,6 @@ func (c *Config) complete() error {
 		if !filepath.IsAbs(path.value) || filepath.Clean(path.value) != path.value {
 			wrong = append(wrong, fmt.Errorf("%s %q is not a clean absolute path", path.name, path.value))
 		}
-	}
-	if c.ModulesDir != "" && !filepath.IsAbs(c.ModulesDir) {
-		wrong = append(wrong, fmt.Errorf("ModulesDir %q is not absolute", c.ModulesDir))
 	}
 	if rel, err := filepath.Rel(c.CgroupMount, c.CgroupDir); err != nil || rel == "." || strings.HasPrefix(rel, "..") {
 		wrong = append(wrong, fmt.Errorf("CgroupDir %q is not below %q", c.CgroupDir, c.CgroupMount))

@@ -6,8 +6,6 @@ import (
 	"fmt"
 	"io"
 	"os"
-	"path"
-	"path/filepath"
 	"strings"
 
 	"github.com/microvmd/microvm/internal/guestwire"
@@ -21,45 +19,18 @@ const (
 	cpioType = 0o170000
 )
 
-// packInitrd writes the guest's initial RAM file system: the agent as /init,
-// the modules that the kernel needs if there are any, and two device nodes.
+// packInitrd writes the guest's initial RAM file system: the agent as /init
+// and two device nodes.
 // Without /dev/null a Go program cannot run as the first process when the
 // kernel has no console: the runtime opens it in place of the descriptors 0 to
 // 2. The archive is not compressed: unpacking costs the guest more than reading.
-func packInitrd(w io.Writer, guestd, modules string) error {
+func packInitrd(w io.Writer, guestd string) error {
 	archive := &cpioWriter{w: bufio.NewWriter(w)}
 	archive.add(cpioEntry{name: "dev", mode: cpioDir | 0o755})
 	archive.add(cpioEntry{name: "dev/console", mode: cpioChar | 0o600, major: 5, minor: 1})
 	archive.add(cpioEntry{name: "dev/null", mode: cpioChar | 0o666, major: 1, minor: 3})
 	archive.addFile(strings.TrimPrefix(guestwire.InitPath, "/"), 0o755, guestd)
-	if modules != "" {
-		if err := archive.addModules(modules); err != nil {
-			return fmt.Errorf("pack modules: %w", err)
-		}
-	}
 	return archive.close()
-}
-
-func (c *cpioWriter) addModules(dir string) error {
-	list := filepath.Join(dir, path.Base(guestwire.ModuleListPath))
-	text, err := os.ReadFile(list)
-	if err != nil {
-		return err
-	}
-	home := strings.TrimPrefix(guestwire.ModuleDirectory, "/")
-	c.add(cpioEntry{name: home, mode: cpioDir | 0o755})
-	c.add(cpioEntry{name: strings.TrimPrefix(guestwire.ModuleListPath, "/"), mode: cpioFile | 0o644, data: text})
-	for name := range strings.Lines(string(text)) {
-		name = strings.TrimSpace(name)
-		if name == "" {
-			continue
-		}
-		if name != filepath.Base(name) || name[0] == '.' {
-			return fmt.Errorf("%s: %q is no file name", list, name)
-		}
-		c.addFile(home+"/"+name, 0o644, filepath.Join(dir, name))
-	}
-	return nil
 }
 
 type cpioEntry struct {

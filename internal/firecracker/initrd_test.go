@@ -43,7 +43,7 @@ func readCpio(t *testing.T, data []byte) []string {
 	}
 }
 
-func TestInitrdHoldsAgentAndModules(t *testing.T) {
+func TestInitrdHoldsTheAgent(t *testing.T) {
 	dir := t.TempDir()
 	write := func(name, text string) string {
 		path := filepath.Join(dir, name)
@@ -56,50 +56,27 @@ func TestInitrdHoldsAgentAndModules(t *testing.T) {
 	plain := []string{"dev 40755 2 0:0 ", "dev/console 20600 1 5:1 ", "dev/null 20666 1 1:3 ", "init 100755 1 0:0 agent"}
 
 	var archive, again bytes.Buffer
-	if err := packInitrd(&archive, guestd, ""); err != nil {
+	if err := packInitrd(&archive, guestd); err != nil {
 		t.Fatal(err)
 	}
 	if got := readCpio(t, archive.Bytes()); strings.Join(got, "\n") != strings.Join(plain, "\n") {
 		t.Errorf("entries:\n%s", strings.Join(got, "\n"))
 	}
-	if err := packInitrd(&again, guestd, ""); err != nil || !bytes.Equal(archive.Bytes(), again.Bytes()) {
+	if err := packInitrd(&again, guestd); err != nil || !bytes.Equal(archive.Bytes(), again.Bytes()) {
 		t.Errorf("equal input, other output: %v", err)
-	}
-
-	write("modules.list", "b.ko\na.ko\n")
-	write("a.ko", "AAA")
-	write("b.ko", "BBBB")
-	archive.Reset()
-	if err := packInitrd(&archive, guestd, dir); err != nil {
-		t.Fatal(err)
-	}
-	want := append(plain, "modules 40755 2 0:0 ", "modules/modules.list 100644 1 0:0 b.ko\na.ko\n", "modules/b.ko 100644 1 0:0 BBBB", "modules/a.ko 100644 1 0:0 AAA")
-	if got := readCpio(t, archive.Bytes()); strings.Join(got, "\n") != strings.Join(want, "\n") {
-		t.Errorf("entries:\n%s", strings.Join(got, "\n"))
 	}
 }
 
 func TestInitrdRefuses(t *testing.T) {
 	dir := t.TempDir()
 	guestd := filepath.Join(dir, "guestd")
-	if err := packInitrd(&bytes.Buffer{}, guestd, ""); err == nil {
+	if err := packInitrd(&bytes.Buffer{}, guestd); err == nil {
 		t.Error("a missing agent was packed")
 	}
 	if err := os.WriteFile(guestd, nil, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if err := packInitrd(&bytes.Buffer{}, guestd, ""); err == nil {
+	if err := packInitrd(&bytes.Buffer{}, guestd); err == nil {
 		t.Error("an empty agent was packed")
-	}
-	if err := os.WriteFile(guestd, []byte("x"), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	for _, list := range []string{"../guestd\n", "missing.ko\n", ".\n"} {
-		if err := os.WriteFile(filepath.Join(dir, "modules.list"), []byte(list), 0o600); err != nil {
-			t.Fatal(err)
-		}
-		if err := packInitrd(&bytes.Buffer{}, guestd, dir); err == nil {
-			t.Errorf("list %q was packed", list)
-		}
 	}
 }

@@ -216,7 +216,7 @@ func TestJailerArguments(t *testing.T) {
 
 func TestRequests(t *testing.T) {
 	var got []string
-	for _, r := range requests(testPlan("/i"), bootArgs("amd64", false, false)) {
+	for _, r := range requests(testPlan("/i"), bootArgs("amd64", false)) {
 		body, err := json.Marshal(r.body)
 		must(t, err)
 		got = append(got, r.path+" "+string(body))
@@ -231,14 +231,14 @@ func TestRequests(t *testing.T) {
 		t.Errorf("got\n%s\nwant\n%s", strings.Join(got, "\n"), want)
 	}
 	for _, c := range []struct {
-		arch           string
-		modules, debug bool
-		want           string
+		arch  string
+		debug bool
+		want  string
 	}{
-		{"amd64", true, true, "reboot=k panic=1 console=ttyS0 loglevel=7 i8042.noaux i8042.nomux i8042.dumbkbd swiotlb=noforce random.trust_cpu=on"},
-		{"arm64", false, false, "reboot=k panic=1 nomodule quiet loglevel=1 8250.nr_uarts=0 random.trust_cpu=on"},
+		{"amd64", true, "reboot=k panic=1 nomodule console=ttyS0 loglevel=7 i8042.noaux i8042.nomux i8042.dumbkbd swiotlb=noforce random.trust_cpu=on"},
+		{"arm64", false, "reboot=k panic=1 nomodule quiet loglevel=1 8250.nr_uarts=0 random.trust_cpu=on"},
 	} {
-		if got := bootArgs(c.arch, c.modules, c.debug); got != c.want {
+		if got := bootArgs(c.arch, c.debug); got != c.want {
 			t.Errorf("got\n%s\nwant\n%s", got, c.want)
 		}
 	}

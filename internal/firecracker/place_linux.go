@@ -55,17 +55,9 @@ func (v *VMM) placeBootFiles() (bootFiles, error) {
 		}
 	}
 	err := v.do("place initrd", func() error {
-		sources := []string{v.conf.GuestdPath}
-		if v.conf.ModulesDir != "" {
-			modules, err := filepath.Glob(filepath.Join(v.conf.ModulesDir, "*"))
-			if err != nil {
-				return err
-			}
-			sources = append(sources, modules...)
-		}
 		var err error
-		files.initrd, err = place(v.bootDir(), "initrd", 0o444, sources, func(w io.Writer) error {
-			return packInitrd(w, v.conf.GuestdPath, v.conf.ModulesDir)
+		files.initrd, err = place(v.bootDir(), "initrd", 0o444, []string{v.conf.GuestdPath}, func(w io.Writer) error {
+			return packInitrd(w, v.conf.GuestdPath)
 		})
 		return err
 	})

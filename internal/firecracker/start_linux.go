@@ -15,7 +15,7 @@ const guestCID = 3
 // bootArgs is the kernel's command line. Firecracker adds the devices.
 //
 //   - reboot=k panic=1: a reboot or panic ends the VMM at once.
-//   - nomodule: nothing is ever loaded, unless the kernel needs modules to boot.
+//   - nomodule: nothing is ever loaded.
 //   - quiet loglevel=1 8250.nr_uarts=0: serial output costs a large part of a boot.
 //   - i8042...: no probing for a keyboard that is not there, but for reset.
 //   - swiotlb=noforce: no bounce buffers, virtio reaches all memory.
@@ -24,11 +24,8 @@ const guestCID = 3
 // There is no entropy device: configure mixes the host's random numbers in and
 // reseeds before anything of the caller's runs, so a device would add boot time
 // and attack surface and no safety.
-func bootArgs(arch string, modules, debug bool) string {
-	args := []string{"reboot=k", "panic=1"}
-	if !modules {
-		args = append(args, "nomodule")
-	}
+func bootArgs(arch string, debug bool) string {
+	args := []string{"reboot=k", "panic=1", "nomodule"}
 	if debug {
 		args = append(args, "console=ttyS0", "loglevel=7")
 	} else {
@@ -66,7 +63,7 @@ func (v *VMM) Start(ctx context.Context, plan sandbox.Plan) error {
 	}
 	vmm := v.api(plan.Host)
 	defer vmm.close()
-	args := bootArgs(runtime.GOARCH, v.conf.ModulesDir != "", v.conf.Debug)
+	args := bootArgs(runtime.GOARCH, v.conf.Debug)
 	for _, r := range requests(plan, args) {
 		if err := v.do("put "+r.path, func() error { return vmm.put(ctx, r.path, r.body) }); err != nil {
 			return v.explain(plan.Host, err)

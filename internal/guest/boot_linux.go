@@ -7,8 +7,6 @@ import (
 	"fmt"
 	"io"
 	"os"
-	"path/filepath"
-	"strings"
 	"syscall"
 	"time"
 
@@ -42,7 +40,7 @@ const WorkerArgument = "worker"
 // microVM. It returns only an error from before that.
 func Boot() error {
 	for _, step := range []func() error{
-		mountKernel, loadModules, makeGroups, raiseLoopback, raiseLimits, mountImage,
+		mountKernel, makeGroups, raiseLoopback, raiseLimits, mountImage,
 	} {
 		if err := step(); err != nil {
 			return fmt.Errorf("boot: %w", err)
@@ -94,35 +92,6 @@ func mountAll(table []mount) error {
 		if err := m.do(); err != nil {
 			return err
 		}
-	}
-	return nil
-}
-
-// loadModules loads what the list names, in order, for kernels that need it.
-func loadModules() error {
-	list, err := os.ReadFile(guestwire.ModuleListPath)
-	if errors.Is(err, os.ErrNotExist) {
-		return nil
-	}
-	if err != nil {
-		return err
-	}
-	for name := range strings.FieldsSeq(string(list)) {
-		if err := loadModule(filepath.Join(guestwire.ModuleDirectory, filepath.Base(name))); err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
-func loadModule(path string) error {
-	file, err := os.Open(path)
-	if err != nil {
-		return err
-	}
-	defer func() { _ = file.Close() }()
-	if err := unix.FinitModule(int(file.Fd()), "", 0); err != nil && !errors.Is(err, unix.EEXIST) {
-		return fmt.Errorf("load module %s: %w", filepath.Base(path), err)
 	}
 	return nil
 }

@@ -33,12 +33,8 @@ const (
 	ScratchDevice = "/dev/vdb" // ext4, this sandbox's own, empty at first
 )
 
-// Where things lie in the initial RAM file system.
-const (
-	InitPath        = "/init"                 // the agent
-	ModuleListPath  = "/modules/modules.list" // optional: kernel modules to load, one file name a line, in order
-	ModuleDirectory = "/modules"
-)
+// InitPath is where the agent lies in the initial RAM file system.
+const InitPath = "/init"
 
 // Hello is what the agent says when it is ready for Configure.
 type Hello struct {
