@@ -31,7 +31,8 @@ hardware virtualisation. It is slow (guest code at about 1/20 of native speed), 
 
 // machineConfig is what every verb shares. The directories come from the environment, where they are set.
 func machineConfig(name string, progress io.Writer) machine.Config {
-	return machine.Config{Name: name, Dir: os.Getenv("MICROVM_MACHINE_DIR"), Cache: os.Getenv("MICROVM_CACHE"), Progress: progress}
+	cache, _ := cacheDir("") // without one machine.Open says what is wanted
+	return machine.Config{Name: name, Dir: os.Getenv("MICROVM_MACHINE_DIR"), Cache: cache, Progress: progress}
 }
 
 func openMachine(cmd *cobra.Command, name string) (*machine.Machine, error) {

@@ -19,11 +19,11 @@ import (
 	"github.com/microvmd/microvm/internal/debian"
 )
 
-// defaultStateDir is where the daemon keeps images, snapshots and jails.
+// defaultStateDir is where the daemon keeps images, jails and its database.
 const defaultStateDir = "/var/lib/microvm"
 
-// cacheDir says where artifacts are kept: flag, $MICROVM_CACHE, or the user's
-// cache folder.
+// cacheDir says where artifacts and the roots of emulated hosts are kept: flag,
+// $MICROVM_CACHE, or the user's cache folder.
 func cacheDir(flag string) (string, error) {
 	if flag != "" {
 		return flag, nil

@@ -32,7 +32,7 @@ type Config struct {
 	Name string
 	// Dir holds one directory per machine. Default: ~/.local/share/microvm/machines.
 	Dir string
-	// Cache holds the built roots. Default: ~/.cache/microvm.
+	// Cache holds the built roots. Required; absolute.
 	Cache string
 	// MemoryMiB, Cores and DiskGiB of the host; 0 means as it was made with, and the defaults for a new one. The disk of an
 	// existing machine cannot change.
@@ -79,17 +79,12 @@ func (c *Config) fill() error {
 	if c.Name == "" {
 		c.Name = DefaultName
 	}
-	if c.Dir == "" || c.Cache == "" {
+	if c.Dir == "" {
 		home, err := os.UserHomeDir()
 		if err != nil {
 			return fmt.Errorf("find home directory: %w", err)
 		}
-		if c.Dir == "" {
-			c.Dir = filepath.Join(home, ".local", "share", "microvm", "machines")
-		}
-		if c.Cache == "" {
-			c.Cache = filepath.Join(home, ".cache", "microvm")
-		}
+		c.Dir = filepath.Join(home, ".local", "share", "microvm", "machines")
 	}
 	if c.Keeper == nil {
 		self, err := os.Executable()
@@ -129,7 +124,7 @@ func (c *Config) validate() error {
 		bad("machine directory", fmt.Sprintf("%q", c.Dir), "an absolute path")
 	}
 	if !filepath.IsAbs(c.Cache) {
-		bad("cache directory", fmt.Sprintf("%q", c.Cache), "an absolute path")
+		bad("cache directory", fmt.Sprintf("%q", c.Cache), "an absolute path (MICROVM_CACHE sets it)")
 	}
 	number("memory", c.MemoryMiB, MinMemoryMiB, MaxMemoryMiB, "MiB")
 	number("cores", c.Cores, MinCores, MaxCores, "cores")

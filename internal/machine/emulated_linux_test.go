@@ -29,7 +29,15 @@ func TestEmulatedHost(t *testing.T) {
 		t.Fatal(err)
 	}
 	base := t.TempDir()
-	m, err := Open(Config{Name: "e2e", Dir: base, Cache: os.Getenv("MICROVM_CACHE"), Bare: true, MemoryMiB: 2048, DiskGiB: 8, Keeper: []string{self, keeperArgument}, Progress: t.Output()})
+	cache := os.Getenv("MICROVM_CACHE")
+	if cache == "" {
+		user, err := os.UserCacheDir()
+		if err != nil {
+			t.Fatal(err)
+		}
+		cache = filepath.Join(user, "microvm")
+	}
+	m, err := Open(Config{Name: "e2e", Dir: base, Cache: cache, Bare: true, MemoryMiB: 2048, DiskGiB: 8, Keeper: []string{self, keeperArgument}, Progress: t.Output()})
 	if err != nil {
 		t.Fatal(err)
 	}
