@@ -155,8 +155,8 @@ func (r Reader) Privilege() Finding {
 	return f.ok()
 }
 
-// Space the state directory should have free, in bytes: an image, a snapshot
-// and a scratch disk of a few sandboxes; and what it cannot do without.
+// Space the state directory should have free, in bytes: images, and the
+// scratch disks of a few sandboxes; and what it cannot do without.
 const (
 	wantedSpace  = 10 << 30
 	minimumSpace = 2 << 30
@@ -211,7 +211,7 @@ func (r Reader) OneFileSystem(stateDir string) Finding {
 		faults = append(faults, at+" is mounted noexec")
 	}
 	seen := 0
-	for _, sub := range []string{"bin", "kernel", "images", "jails", "snapshots", "scratch"} {
+	for _, sub := range []string{"bin", "kernel", "guest", "images", "boot", "jails"} {
 		mount, err := r.System.Mount(filepath.Join(stateDir, sub))
 		if errors.Is(err, fs.ErrNotExist) {
 			continue
