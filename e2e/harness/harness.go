@@ -144,9 +144,6 @@ func (d *Daemon) Run(t testing.TB, flags ...string) {
 	}
 }
 
-// PID is the daemon's process.
-func (d *Daemon) PID() int { return d.cmd.Process.Pid }
-
 // Stop ends the daemon as an init system would and waits for its end.
 func (d *Daemon) Stop(t testing.TB) {
 	t.Helper()

@@ -71,14 +71,6 @@ func NewHost(agent AgentFactory) *Host {
 	}
 }
 
-// Operations are the names of all operations that Host records.
-func Operations() []string {
-	return []string{
-		"cgroup.create", "jail.prepare", "vmm.launch", "vmm.start", "agent.hello",
-		"cgroup.kill", "jail.remove", "cgroup.remove",
-	}
-}
-
 // Fail makes an operation fail from now on; nil mends it.
 func (h *Host) Fail(operation string, err error) {
 	h.mu.Lock()
