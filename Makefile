@@ -6,7 +6,7 @@ export CGO_ENABLED := 0
 VERSION := $(shell git describe --tags --always --dirty 2>/dev/null || echo dev)
 LDFLAGS := -s -w -X main.version=$(VERSION)
 TOOL := go tool -modfile=tools.mod
-# Packages whose tests need nothing: contract needs root, and those below e2e a host.
+# contract builds programs of its own, and what is below e2e needs a host.
 UNIT = $(shell go list ./... | grep -v -e '/e2e' -e '/contract$$')
 
 .PHONY: help
@@ -35,7 +35,7 @@ check: ## format, lint, generated code, import rules, cross-build for arm64
 	@./hack/check.sh
 
 .PHONY: test-unit
-test-unit: ## tests that need nothing
+test-unit: ## tests of each package; as root, on any Linux
 	go test -count=1 $(UNIT)
 	cd sdk/go && go test -count=1 ./...
 
