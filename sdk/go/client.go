@@ -43,7 +43,7 @@ type options struct {
 	retries          int
 }
 
-// WithURL sets the node's address, such as "http://127.0.0.1:8080"; without it
+// WithURL sets the node's address, such as "http://127.0.0.1:7080"; without it
 // MICROVM_URL is used.
 func WithURL(address string) Option { return func(o *options) { o.url = address } }
 
@@ -119,7 +119,7 @@ func baseURL(o options) (string, error) {
 	}
 	u, err := url.Parse(o.url)
 	if err != nil || (u.Scheme != "http" && u.Scheme != "https") || u.Host == "" || u.RawQuery != "" || u.Fragment != "" || u.User != nil {
-		return "", fmt.Errorf("make client: %q is no address of a node; it must look like http://127.0.0.1:8080", o.url)
+		return "", fmt.Errorf("make client: %q is no address of a node; it must look like http://127.0.0.1:7080", o.url)
 	}
 	// A base that already ends in /v1 is what people copy from documentation.
 	return strings.TrimSuffix(strings.TrimRight(u.String(), "/"), "/v1"), nil

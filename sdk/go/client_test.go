@@ -340,3 +340,20 @@ func TestIDsCannotBecomePaths(t *testing.T) {
 		t.Fatalf("requests %q", got)
 	}
 }
+
+type transportFunc func(*http.Request) (*http.Response, error)
+
+func (f transportFunc) RoundTrip(r *http.Request) (*http.Response, error) { return f(r) }
+
+func TestTheCallersHTTPClientIsUsedAndNotChanged(t *testing.T) {
+	own := &http.Client{Transport: transportFunc(func(r *http.Request) (*http.Response, error) {
+		return nil, errors.New("asked for " + r.URL.Path)
+	})}
+	c := New(WithURL("http://127.0.0.1:1"), WithHTTPClient(own), WithMaxRetries(0))
+	if _, err := c.Sandboxes.Retrieve(t.Context(), sandboxID); err == nil || !strings.Contains(err.Error(), "asked for /v1/sandboxes/"+sandboxID) {
+		t.Fatalf("another client was used: %v", err)
+	}
+	if own.CheckRedirect != nil {
+		t.Fatal("the caller's own client was changed")
+	}
+}

@@ -194,3 +194,31 @@ func TestAllFollowsThePages(t *testing.T) {
 		t.Fatalf("the error of the second page was %v", last)
 	}
 }
+
+func TestAllExecutionsOfASandbox(t *testing.T) {
+	page := func(more bool, ids ...string) http.HandlerFunc {
+		list := ExecutionList{Object: ListObjectList, URL: "/v1/sandboxes/" + sandboxID + "/executions", HasMore: more, Data: []Execution{}}
+		for _, id := range ids {
+			list.Data = append(list.Data, Execution{Object: ExecutionObjectExecution, ID: id})
+		}
+		return reply(200, list)
+	}
+	r := serve(t, handlers{page(true, "exe_3", "exe_2"), page(false, "exe_1")})
+	var got []string
+	for exe, err := range r.Executions.All(t.Context(), sandboxID, ListExecutionsParams{Limit: new(2), EndingBefore: new("exe_0")}) {
+		if err != nil {
+			t.Fatal(err)
+		}
+		got = append(got, exe.ID)
+	}
+	if strings.Join(got, " ") != "exe_3 exe_2 exe_1" {
+		t.Fatalf("got %v", got)
+	}
+	want := []string{
+		"GET /v1/sandboxes/" + sandboxID + "/executions?limit=2",
+		"GET /v1/sandboxes/" + sandboxID + "/executions?limit=2&starting_after=exe_2",
+	}
+	if requests := r.seen(); strings.Join(requests, "\n") != strings.Join(want, "\n") {
+		t.Fatalf("requests %q", requests)
+	}
+}
