@@ -11,6 +11,8 @@ import (
 	"strconv"
 	"strings"
 	"time"
+
+	"github.com/microvmd/microvm/internal/guestwire"
 )
 
 // The agent's own HTTP/1.1 server: it has one client (guestwire.Client), and
@@ -69,7 +71,7 @@ func (a *Agent) serve(conn net.Conn) {
 		w := &reply{out: writer}
 		if err != nil {
 			if errors.Is(err, errRequest) {
-				w.refuse(refuse("bad_request", err.Error()))
+				w.refuse(refuse(guestwire.BadRequest, err.Error()))
 				_ = writer.Flush()
 			}
 			return

@@ -150,12 +150,13 @@ func (c *Client) ReadFile(ctx context.Context, path string) (body io.ReadCloser,
 // not at all. mode is the permission bits.
 func (c *Client) WriteFile(ctx context.Context, path string, mode uint32, content io.Reader) (FileInfo, error) {
 	var out FileInfo
-	query := url.Values{"path": {path}, "mode": {fmt.Sprintf("%04o", mode)}}
+	octal := fmt.Sprintf("%04o", mode)
+	query := url.Values{"path": {path}, "mode": {octal}}
 	reply, err := c.do(ctx, RouteWriteFile, "", query, content)
 	if err == nil {
 		err = decode(reply, &out)
 	}
-	if err == nil && (out.Size < 0 || len(out.Path) > 2*MaxPath) {
+	if err == nil && (out.Size < 0 || len(out.Path) > 2*MaxPath || out.Mode != octal) {
 		err = fmt.Errorf("impossible file info: %w", ErrProtocol)
 	}
 	return out, wrap("write file", err)

@@ -100,9 +100,10 @@ func TestImpossibleRepliesBreakTheProtocol(t *testing.T) {
 	ctx := t.Context()
 	_, err := answer(200, `{"generation":1}`).Configure(ctx, Configure{Generation: 2})
 	_, err2 := answer(200, `{"pid":1}`).Start(ctx, "a", Start{})
-	_, err3 := answer(200, `{"size":-1}`).WriteFile(ctx, "a", 0, strings.NewReader(""))
-	_, err4 := answer(200, `{"path":"`+strings.Repeat("a", 3*MaxPath)+`"}`).WriteFile(ctx, "a", 0, strings.NewReader(""))
-	for i, err := range []error{err, err2, err3, err4, answer(200, "other").Echo(ctx, "x")} {
+	_, err3 := answer(200, `{"mode":"0000","size":-1}`).WriteFile(ctx, "a", 0, strings.NewReader(""))
+	_, err4 := answer(200, `{"mode":"0000","path":"`+strings.Repeat("a", 3*MaxPath)+`"}`).WriteFile(ctx, "a", 0, strings.NewReader(""))
+	_, err5 := answer(200, `{"mode":"not what was asked for"}`).WriteFile(ctx, "a", 0, strings.NewReader(""))
+	for i, err := range []error{err, err2, err3, err4, err5, answer(200, "other").Echo(ctx, "x")} {
 		if !errors.Is(err, ErrProtocol) {
 			t.Errorf("%d: %v", i, err)
 		}
