@@ -12,75 +12,7 @@ import (
 	"path"
 	"path/filepath"
 	"strings"
-	"time"
 )
-
-// Recipe is something that is built once into the cache and found there by
-// its key afterwards. It has no checksum: what it is made from is its key.
-type Recipe struct {
-	// Name of its folder in the cache: lower case letters, digits, - and dot.
-	Name string
-	// Key is a name for everything the result depends on, such as a hash;
-	// lower case letters, digits, - and dot.
-	Key string
-	// Run fills outdir, which is empty. progress takes one line on what is
-	// being waited for. outdir is renamed afterwards: nothing in it may hold
-	// its path.
-	Run func(ctx context.Context, outdir string, progress func(string)) error
-}
-
-// Build returns the folder <cache>/<name>/<key>, made by the recipe unless it
-// is there. Two callers at once build once; a failed or killed build leaves
-// nothing that a later call would take for a result. The content is not hashed
-// again when it is found: a root file system is too large for that.
-func (s *Store) Build(ctx context.Context, recipe Recipe) (dir string, err error) {
-	start := time.Now()
-	cached := false
-	defer func() {
-		event := Event{Artifact: recipe.Name, State: Done, Text: "built", Took: time.Since(start)}
-		if cached {
-			event.Text = "from cache"
-		}
-		if err != nil {
-			err = fmt.Errorf("build %s: %w", recipe.Name, err)
-			event.State, event.Text = Failed, oneLine(err.Error())
-		}
-		s.options.Progress(event)
-	}()
-	if !namePattern.MatchString(recipe.Name) || !namePattern.MatchString(recipe.Key) {
-		return "", fmt.Errorf("name %q or key %q is malformed", recipe.Name, recipe.Key)
-	}
-	for _, e := range s.manifest.Artifacts {
-		if e.Name == recipe.Name {
-			return "", errors.New("an artifact of the manifest has that name")
-		}
-	}
-	for _, reserved := range []string{locksFolder, partialFolder, logsFolder} {
-		if recipe.Name == reserved {
-			return "", errors.New("the cache uses that name itself")
-		}
-	}
-	report := s.reporter(recipe.Name)
-	unlock, err := s.lock(ctx, recipe.Name, report)
-	if err != nil {
-		return "", err
-	}
-	defer unlock()
-	dir = filepath.Join(s.dir, recipe.Name, recipe.Key)
-	if _, err := os.Lstat(dir); err == nil && s.allows(Cache) {
-		cached = true
-		return dir, nil
-	}
-	if !s.allows(Build) {
-		return "", errors.New("not in the cache, and building is not allowed by the list of sources")
-	}
-	return s.place(recipe.Name, recipe.Key, func(tmp string) error {
-		if err := recipe.Run(ctx, tmp, report); err != nil {
-			return err
-		}
-		return context.Cause(ctx)
-	})
-}
 
 // recipeRoots lists what a recipe depends on: its own folder, and every file
 // and folder beside it that is no other recipe (shared scripts).

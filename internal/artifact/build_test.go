@@ -11,7 +11,6 @@ import (
 	"path/filepath"
 	"strings"
 	"sync"
-	"sync/atomic"
 	"testing"
 	"testing/fstest"
 	"time"
@@ -25,21 +24,27 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// buildAsChild builds one recipe in the cache at dir: it prints "building"
-// when it has the lock, and goes on when its standard input ends.
+// slowImage says who makes it, and goes on when the file GATE is there.
+const slowImage = `
+say half
+touch "$1/half-$WHO"
+n=0
+until [ -e "$GATE" ] || [ $n = 1000 ]; do n=$((n + 1)); sleep 0.02; done
+rm "$1/half-$WHO"
+echo "$WHO" > "$1/rootfs.ext4"
+` + describeImage
+
+// buildAsChild builds slowImage in the cache at dir: it prints "building" when
+// it is in the middle of it.
 func buildAsChild(dir string) int {
-	store, err := Open(dir, Options{})
-	if err != nil {
-		return 1
-	}
-	_, err = store.Build(context.Background(), Recipe{Name: "host-root", Key: "k1", Run: func(_ context.Context, out string, _ func(string)) error {
-		if err := os.WriteFile(filepath.Join(out, "half"), []byte("half"), 0o644); err != nil {
-			return err
+	store, err := Open(dir, Options{Recipes: imageRecipe(slowImage), Progress: func(e Event) {
+		if e.Text == "half" {
+			fmt.Println("building")
 		}
-		fmt.Println("building")
-		_, _ = os.Stdin.Read(make([]byte, 1))
-		return os.WriteFile(filepath.Join(out, "whole"), []byte("child"), 0o644)
 	}})
+	if err == nil {
+		_, err = store.Ensure(context.Background(), "image-python")
+	}
 	if err != nil {
 		return 1
 	}
@@ -55,33 +60,27 @@ func open(t *testing.T, options Options) *Store {
 	return store
 }
 
-func recipe(key string, run func(out string) error) Recipe {
-	return Recipe{Name: "host-root", Key: key, Run: func(_ context.Context, out string, _ func(string)) error { return run(out) }}
-}
-
 func TestBuildRunsOnce(t *testing.T) {
-	store := open(t, Options{})
-	var runs atomic.Int32
+	runs := filepath.Join(t.TempDir(), "runs")
+	t.Setenv("RUNS", runs)
+	store := open(t, Options{Recipes: imageRecipe("echo run >> \"$RUNS\"\n" + goodImage)})
 	var wait sync.WaitGroup
 	dirs := make([]string, 8)
 	for i := range dirs {
 		wait.Go(func() {
-			dir, err := store.Build(t.Context(), recipe("k1", func(out string) error {
-				runs.Add(1)
-				return os.WriteFile(filepath.Join(out, "file"), []byte("x"), 0o644)
-			}))
+			got, err := store.Ensure(t.Context(), "image-python")
 			if err != nil {
 				t.Error(err)
 			}
-			dirs[i] = dir
+			dirs[i] = got.Dir
 		})
 	}
 	wait.Wait()
-	if runs.Load() != 1 {
-		t.Errorf("ran %d times", runs.Load())
+	if text, err := os.ReadFile(runs); err != nil || string(text) != "run\n" {
+		t.Errorf("ran %q, %v", text, err)
 	}
 	for _, dir := range dirs {
-		if dir != filepath.Join(store.Dir(), "host-root", "k1") {
+		if dir != dirs[0] || filepath.Dir(dir) != filepath.Join(store.dir, "image-python") {
 			t.Errorf("dir is %s", dir)
 		}
 	}
@@ -94,12 +93,14 @@ func child(t *testing.T, dir string) (cmd *exec.Cmd, finish func()) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	cmd = exec.Command(self)
-	cmd.Env = append(os.Environ(), "ARTIFACT_TEST_BUILD="+dir)
-	in, err := cmd.StdinPipe()
-	if err != nil {
-		t.Fatal(err)
+	gate := filepath.Join(t.TempDir(), "gate")
+	finish = func() {
+		if err := os.WriteFile(gate, nil, 0o644); err != nil {
+			t.Error(err)
+		}
 	}
+	cmd = exec.Command(self)
+	cmd.Env = append(os.Environ(), "ARTIFACT_TEST_BUILD="+dir, "GATE="+gate, "WHO=child")
 	out, err := cmd.StdoutPipe()
 	if err != nil {
 		t.Fatal(err)
@@ -107,18 +108,20 @@ func child(t *testing.T, dir string) (cmd *exec.Cmd, finish func()) {
 	if err := cmd.Start(); err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() { _ = cmd.Process.Kill(); _ = cmd.Wait() })
+	t.Cleanup(func() { finish(); _ = cmd.Process.Kill(); _ = cmd.Wait() })
 	line := make([]byte, len("building\n"))
 	if _, err := out.Read(line); err != nil || string(line) != "building\n" {
 		t.Fatalf("child said %q, %v", line, err)
 	}
-	return cmd, func() { _ = in.Close() }
+	t.Setenv("WHO", "parent")
+	t.Setenv("GATE", "/") // open
+	return cmd, finish
 }
 
 func TestSecondProcessWaitsAndFindsTheResult(t *testing.T) {
 	dir := t.TempDir()
 	waiting := make(chan struct{})
-	store, err := Open(dir, Options{Progress: func(e Event) {
+	store, err := Open(dir, Options{Recipes: imageRecipe(slowImage), Progress: func(e Event) {
 		if strings.Contains(e.Text, "another process") {
 			close(waiting)
 		}
@@ -128,11 +131,11 @@ func TestSecondProcessWaitsAndFindsTheResult(t *testing.T) {
 	}
 	_, finish := child(t, dir)
 	go func() { <-waiting; finish() }()
-	got, err := store.Build(t.Context(), recipe("k1", func(string) error { return errors.New("must not run") }))
-	if err != nil {
-		t.Fatal(err)
+	got, err := store.Ensure(t.Context(), "image-python")
+	if err != nil || !got.Cached {
+		t.Fatalf("got %+v, %v", got, err)
 	}
-	if text, err := os.ReadFile(filepath.Join(got, "whole")); err != nil || string(text) != "child" {
+	if text, err := os.ReadFile(filepath.Join(got.Dir, "rootfs.ext4")); err != nil || string(text) != "child\n" {
 		t.Errorf("found %q, %v", text, err)
 	}
 }
@@ -144,21 +147,22 @@ func TestKilledBuildLeavesNothingThatCounts(t *testing.T) {
 		t.Fatal(err)
 	}
 	_ = cmd.Wait()
-	store, err := Open(dir, Options{})
+	store, err := Open(dir, Options{Recipes: imageRecipe(slowImage)})
 	if err != nil {
 		t.Fatal(err)
 	}
-	got, err := store.Build(t.Context(), recipe("k1", func(out string) error {
-		return os.WriteFile(filepath.Join(out, "whole"), []byte("parent"), 0o644)
-	}))
-	if err != nil {
-		t.Fatal(err)
+	got, err := store.Ensure(t.Context(), "image-python")
+	if err != nil || got.Cached {
+		t.Fatalf("got %+v, %v", got, err)
 	}
-	entries, err := os.ReadDir(filepath.Dir(got))
+	if text, err := os.ReadFile(filepath.Join(got.Dir, "rootfs.ext4")); err != nil || string(text) != "parent\n" {
+		t.Errorf("found %q, %v", text, err)
+	}
+	entries, err := os.ReadDir(filepath.Dir(got.Dir))
 	if err != nil || len(entries) != 1 {
 		t.Errorf("beside the result: %v, %v", entries, err)
 	}
-	if _, err := os.Stat(filepath.Join(got, "half")); err == nil {
+	if _, err := os.Stat(filepath.Join(got.Dir, "half-child")); err == nil {
 		t.Error("the killed build's file is in the result")
 	}
 }
@@ -166,30 +170,15 @@ func TestKilledBuildLeavesNothingThatCounts(t *testing.T) {
 func TestLockIsGivenUpWithTheContext(t *testing.T) {
 	dir := t.TempDir()
 	child(t, dir)
-	store, err := Open(dir, Options{})
+	store, err := Open(dir, Options{Recipes: imageRecipe(slowImage)})
 	if err != nil {
 		t.Fatal(err)
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), 250*time.Millisecond)
 	defer cancel()
-	_, err = store.Build(ctx, recipe("k1", func(string) error { return errors.New("must not run") }))
+	_, err = store.Ensure(ctx, "image-python")
 	if !errors.Is(err, context.DeadlineExceeded) || !strings.Contains(err.Error(), "held by another process") {
 		t.Errorf("error is %v", err)
-	}
-}
-
-func TestFailedBuildLeavesNothing(t *testing.T) {
-	store := open(t, Options{})
-	broken := errors.New("broken")
-	_, err := store.Build(t.Context(), recipe("k1", func(out string) error {
-		_ = os.WriteFile(filepath.Join(out, "half"), []byte("x"), 0o644)
-		return broken
-	}))
-	if !errors.Is(err, broken) {
-		t.Fatalf("error is %v", err)
-	}
-	if rest := leftovers(t, store.Dir()); len(rest) != 0 {
-		t.Errorf("left behind: %v", rest)
 	}
 }
 
@@ -212,6 +201,9 @@ say "making it"
 [ "$ARCH" = amd64 ] || [ "$ARCH" = arm64 ]
 "$(dirname "$0")/tool" > "$1/rootfs.ext4"
 echo scratch > "$MICROVM_SCRATCH/scratch"
+` + describeImage
+
+const describeImage = `
 d=$(sha256sum "$1/rootfs.ext4" | cut -d' ' -f1)
 echo "{\"id\":\"python\",\"digest\":\"sha256:$d\"}" > "$1/image.json"
 `
@@ -308,7 +300,7 @@ func TestRecipeThatFailsIsRefused(t *testing.T) {
 			if err == nil || !strings.Contains(err.Error(), c.want) {
 				t.Errorf("error does not say %q: %v", c.want, err)
 			}
-			for _, name := range leftovers(t, store.Dir()) {
+			for _, name := range leftovers(t, store.dir) {
 				if !strings.HasPrefix(name, "/logs/") {
 					t.Errorf("left behind: %s", name)
 				}
@@ -413,7 +405,7 @@ func TestPackageSource(t *testing.T) {
 	if !errors.As(err, &wrong) || wrong.Wanted != wanted || wrong.From != "package w==1" {
 		t.Errorf("error is %v", err)
 	}
-	if rest := leftovers(t, store.Dir()); len(rest) != 3 {
+	if rest := leftovers(t, store.dir); len(rest) != 3 {
 		t.Errorf("cache holds %v, want the first copy only", rest)
 	}
 }

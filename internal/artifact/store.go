@@ -80,9 +80,6 @@ func Open(cacheDir string, options Options) (*Store, error) {
 	return &Store{dir: dir, options: options, manifest: list, client: newClient(), limits: defaultLimits}, nil
 }
 
-// Dir is the cache directory, absolute.
-func (s *Store) Dir() string { return s.dir }
-
 // Names lists every artifact of the manifest that has a version for the
 // store's architecture.
 func (s *Store) Names() []string {
