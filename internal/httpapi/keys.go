@@ -62,7 +62,7 @@ func (k *KeyRing) Make(ctx context.Context, name string, hand func(token string)
 // Verify returns nil for a token that Make returned, and a fault.TokenInvalid
 // for any other.
 func (k *KeyRing) Verify(ctx context.Context, token string) error {
-	invalid := fault.New(fault.TokenInvalid, "the key does not exist; make a new one on the node and send it whole")
+	invalid := fault.New(fault.TokenInvalid, "the key does not exist; send one whole: the node's first is in admin.key of its state directory")
 	if len(token) != tokenLength {
 		return invalid
 	}
