@@ -211,7 +211,7 @@ func (m *Manager) dir(e Execution) string {
 
 // NotFound is the answer for an id that names no execution of that sandbox.
 func NotFound() error {
-	return fault.New(fault.ExecutionNotFound, "no such execution in this sandbox; GET /v1/sandboxes/{id}/executions lists them")
+	return fault.New(fault.ExecutionNotFound, "this sandbox has no execution with this id; list its executions")
 }
 
 // failReasons are the agent's refusals to start, as callers know them.

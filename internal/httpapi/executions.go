@@ -7,7 +7,6 @@ import (
 	"unicode/utf8"
 
 	"github.com/microvmd/microvm/internal/execution"
-	"github.com/microvmd/microvm/internal/fault"
 	"github.com/microvmd/microvm/internal/httpapi/gen"
 	"github.com/microvmd/microvm/internal/httpapi/stamp"
 	"github.com/microvmd/microvm/internal/ident"
@@ -62,7 +61,7 @@ func (s *server) GetExecution(ctx context.Context, r gen.GetExecutionRequestObje
 		return nil, err
 	}
 	if !ident.Valid(ident.Execution, r.Execution) {
-		return nil, fault.New(fault.ExecutionNotFound, "this sandbox has no execution with this id; list its executions")
+		return nil, execution.NotFound()
 	}
 	var found execution.Execution
 	var err error

@@ -99,7 +99,7 @@ func (s *server) DeleteSandbox(ctx context.Context, r gen.DeleteSandboxRequestOb
 // checkSandbox keeps what is no id at all away from the stores.
 func checkSandbox(id string) error {
 	if !ident.Valid(ident.Sandbox, id) {
-		return fault.New(fault.SandboxNotFound, "no sandbox has this id; list sandboxes to see those that exist")
+		return sandbox.NotFound()
 	}
 	return nil
 }

@@ -274,7 +274,7 @@ func (m *Manager) forget(o *owner) {
 
 // NotFound is the answer for an id that names no sandbox of the caller.
 func NotFound() error {
-	return fault.New(fault.SandboxNotFound, "no such sandbox; GET /v1/sandboxes lists yours")
+	return fault.New(fault.SandboxNotFound, "no sandbox has this id; list sandboxes to see those that exist")
 }
 
 func shuttingDown() error {

@@ -9,7 +9,7 @@ import (
 	"time"
 
 	"github.com/microvmd/microvm/internal/execution"
-	"github.com/microvmd/microvm/internal/fault"
+	"github.com/microvmd/microvm/internal/sandbox"
 )
 
 const selectExecution = `SELECT id, sandbox, cmd, args, cwd, run_as, timeout_ms, status, reason, exit_code, signal, oom_killed,
@@ -36,10 +36,6 @@ func scanExecution(r row) (execution.Execution, error) {
 	e.OOMKilled = oom != 0
 	e.Created, e.Finished = fromMillis(created), fromMillis(finished)
 	return e, nil
-}
-
-func noExecution(sandbox, id string) error {
-	return fault.New(fault.ExecutionNotFound, "sandbox %s has no execution %q; a list of its executions shows those that there are", sandbox, id)
 }
 
 // checkExecution refuses what would be a lie in the table.
@@ -78,7 +74,7 @@ func (s *Store) InsertExecution(ctx context.Context, e execution.Execution) erro
 		var there int
 		err := tx.QueryRowContext(ctx, "SELECT 1 FROM sandboxes WHERE id = $1", e.Sandbox).Scan(&there)
 		if errors.Is(err, sql.ErrNoRows) {
-			return noSandbox(e.Sandbox)
+			return sandbox.NotFound()
 		}
 		if err != nil {
 			return err
@@ -117,7 +113,7 @@ func (s *Store) FinishExecution(ctx context.Context, e execution.Execution) erro
 		var status execution.Status
 		err = tx.QueryRowContext(ctx, "SELECT status FROM executions WHERE id = $1 AND sandbox = $2", e.ID, e.Sandbox).Scan(&status)
 		if errors.Is(err, sql.ErrNoRows) {
-			return noExecution(e.Sandbox, e.ID)
+			return execution.NotFound()
 		}
 		if err != nil {
 			return err
@@ -130,7 +126,7 @@ func (s *Store) FinishExecution(ctx context.Context, e execution.Execution) erro
 func (s *Store) Execution(ctx context.Context, sandbox, id string) (execution.Execution, error) {
 	e, err := scanExecution(s.read.QueryRowContext(ctx, selectExecution+" WHERE id = $1 AND sandbox = $2", id, sandbox))
 	if errors.Is(err, sql.ErrNoRows) {
-		err = noExecution(sandbox, id)
+		err = execution.NotFound()
 	}
 	return e, s.explain("read execution", err)
 }

@@ -33,10 +33,6 @@ func scanSandbox(r row) (sandbox.Sandbox, error) {
 	return s, nil
 }
 
-func noSandbox(id string) error {
-	return fault.New(fault.SandboxNotFound, "there is no sandbox %q; a list of sandboxes shows those that there are", id)
-}
-
 // checkSandbox refuses what would be a lie in the table.
 func checkSandbox(s sandbox.Sandbox) error {
 	switch {
@@ -122,7 +118,7 @@ func (s *Store) UpdateSandbox(ctx context.Context, sb sandbox.Sandbox) error {
 		err = tx.QueryRowContext(ctx, "SELECT state FROM sandboxes WHERE id = $1", sb.ID).Scan(&state)
 		switch {
 		case errors.Is(err, sql.ErrNoRows):
-			return noSandbox(sb.ID)
+			return sandbox.NotFound()
 		case err != nil:
 			return err
 		case state == sandbox.Stopped:
@@ -136,7 +132,7 @@ func (s *Store) UpdateSandbox(ctx context.Context, sb sandbox.Sandbox) error {
 func (s *Store) Sandbox(ctx context.Context, id string) (sandbox.Sandbox, error) {
 	sb, err := scanSandbox(s.read.QueryRowContext(ctx, selectSandbox+" WHERE id = $1", id))
 	if errors.Is(err, sql.ErrNoRows) {
-		err = noSandbox(id)
+		err = sandbox.NotFound()
 	}
 	return sb, s.explain("read sandbox", err)
 }
