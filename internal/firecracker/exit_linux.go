@@ -116,6 +116,21 @@ func (v *VMM) findZombie(host string) int {
 	return 0
 }
 
+// noteExit says in the log how a VMM ended that nobody killed, with the end of
+// its own log, which slog quotes: for a sandbox that was running there is no error to put it into.
+func (v *VMM) noteExit(host string, i *instance) {
+	exit, known := v.reap(host, i)
+	if !known || exit.Signal == unix.SIGKILL {
+		return
+	}
+	i.mu.Lock()
+	log := i.log
+	i.mu.Unlock()
+	log.settle()
+	text, _ := log.last(logInErr)
+	v.conf.Log.Warn("VMM ended by itself", "sandbox", host, "exit", exit.String(), "log", text)
+}
+
 // explain adds to an error what is known of the VMM: that it ended and how, and
 // the last of its log and console, which are quoted, since a guest may have
 // written them.

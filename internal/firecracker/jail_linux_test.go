@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"log/slog"
 	"net"
 	"net/http"
 	"os"
@@ -252,6 +253,33 @@ func TestExitSaysWhatItMeans(t *testing.T) {
 		if got := exit.String(); got != want || exit.ForbiddenCall() != (exit.Code == 148) {
 			t.Errorf("got %q, want %q", got, want)
 		}
+	}
+}
+
+func TestHowAVMMEndedIsInTheLog(t *testing.T) {
+	for name, c := range map[string]struct {
+		exit Exit
+		want string
+	}{
+		"by itself": {Exit{Code: 148}, `level=WARN msg="VMM ended by itself" sandbox=` + testHost + ` exit="ended with code 148 (forbidden system call)" log="a \x1b[2J line"`},
+		"killed":    {Exit{Signal: unix.SIGKILL}, ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			var log strings.Builder
+			conf := testConfig(t)
+			conf.Log = slog.New(slog.NewTextHandler(&log, nil))
+			v := newTest(t, conf)
+			must(t, v.Prepare(t.Context(), testPlan(filepath.Join(filepath.Dir(conf.StateDir), "rootfs"))))
+			i := v.instance(testHost)
+			i.mu.Lock()
+			i.log.keep([]byte("a \x1b[2J line"))
+			i.exit = &c.exit
+			i.mu.Unlock()
+			must(t, v.Remove(t.Context(), testHost))
+			if got := log.String(); !strings.Contains(got, c.want) || (c.want == "") != (got == "") {
+				t.Errorf("logged %s", got)
+			}
+		})
 	}
 }
 

@@ -150,7 +150,7 @@ func (v *VMM) Remove(ctx context.Context, host string) error {
 	i := v.running[host]
 	v.mu.Unlock()
 	if i != nil {
-		v.reap(host, i)
+		v.noteExit(host, i)
 		i.close()
 		v.mu.Lock()
 		delete(v.running, host)
