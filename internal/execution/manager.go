@@ -70,16 +70,34 @@ func (m *Manager) Start(ctx context.Context, sandboxID string, spec Spec) (Execu
 	}
 	// From here on nothing depends on the caller's connection.
 	ctx = context.WithoutCancel(ctx)
-	if err := m.cfg.Store.InsertExecution(ctx, e); err != nil {
+	r := newRun(m, e, session)
+	if err := m.admit(r); err != nil {
 		return Execution{}, err
 	}
-	r := newRun(m, e, session)
-	m.mu.Lock()
-	m.live[e.ID] = r
-	m.mu.Unlock()
+	if err := m.cfg.Store.InsertExecution(ctx, e); err != nil {
+		m.settled(r)
+		return Execution{}, err
+	}
 	m.runs.Go(func() { r.follow(ctx) })
 	<-r.started
 	return r.snapshot(), nil
+}
+
+// admit makes the run one of its sandbox's that run.
+func (m *Manager) admit(r *run) error {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	running := 0
+	for _, other := range m.live {
+		if other.sandboxID == r.sandboxID {
+			running++
+		}
+	}
+	if running >= MaxRunning {
+		return fault.New(fault.NodeAtCapacity, "%d executions run in this sandbox, and no more may at once; wait until one has ended", running)
+	}
+	m.live[r.e.ID] = r
+	return nil
 }
 
 // Get finds an execution in any status.
@@ -133,17 +151,25 @@ func (m *Manager) Output(ctx context.Context, sandboxID, id string) (Output, err
 	if r := m.run(id); r != nil {
 		return r.output()
 	}
-	return readOutput(m.dir(e))
+	dir := m.dir(e)
+	return Output{
+		Stdout: m.kept(filepath.Join(dir, "stdout"), e.StdoutBytes),
+		Stderr: m.kept(filepath.Join(dir, "stderr"), e.StderrBytes),
+	}, nil
 }
 
-func readOutput(dir string) (out Output, err error) {
-	if out.Stdout, err = readTail(filepath.Join(dir, "stdout")); err != nil {
-		return Output{}, fmt.Errorf("read stdout: %w", err)
+// kept reads the ring of a stream that has ended. One that is missing or
+// damaged (a power cut leaves such) is output that was lost, and no error: how
+// the execution ended is known all the same.
+func (m *Manager) kept(path string, total int64) Tail {
+	tail, err := readTail(path)
+	if err != nil {
+		m.cfg.Logger.Error("output is lost", "error", err)
 	}
-	if out.Stderr, err = readTail(filepath.Join(dir, "stderr")); err != nil {
-		return Output{}, fmt.Errorf("read stderr: %w", err)
+	if err != nil || tail.Offset+int64(len(tail.Bytes)) < total {
+		tail = Tail{Offset: total}
 	}
-	return out, nil
+	return tail
 }
 
 // readTail reads a whole ring. A stream to which nothing was written has no file.
@@ -159,8 +185,8 @@ func readTail(path string) (Tail, error) {
 	return ring.tail()
 }
 
-// Recover settles executions that an earlier daemon left running: no VM is
-// left under them.
+// Recover settles executions that an earlier daemon left running (no VM is left
+// under them) and removes output that it was about to forget.
 func (m *Manager) Recover(ctx context.Context) error {
 	left, err := m.cfg.Store.RunningExecutions(ctx)
 	if err != nil {
@@ -175,7 +201,32 @@ func (m *Manager) Recover(ctx context.Context) error {
 			return fmt.Errorf("recover executions: %w", err)
 		}
 	}
+	if err := m.sweep(ctx); err != nil {
+		return fmt.Errorf("recover executions: sweep output: %w", err)
+	}
 	return nil
+}
+
+// sweep forgets the output of sandboxes that the store knows no more.
+func (m *Manager) sweep(ctx context.Context) error {
+	entries, err := os.ReadDir(m.cfg.Dir)
+	if err != nil && !errors.Is(err, os.ErrNotExist) {
+		return err
+	}
+	var gone []string
+	for _, entry := range entries {
+		id, ok := ident.FromHost(ident.Sandbox, entry.Name())
+		if !ok {
+			continue
+		}
+		switch _, err := m.cfg.Sandboxes.Get(ctx, id); {
+		case fault.Is(err, fault.SandboxNotFound):
+			gone = append(gone, id)
+		case err != nil:
+			return err
+		}
+	}
+	return m.Forget(gone)
 }
 
 // Forget removes the kept output of sandboxes that are no longer listed.

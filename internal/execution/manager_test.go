@@ -41,6 +41,12 @@ type fixture struct {
 // newFixture has one running sandbox whose agents are made by agent.
 func newFixture(t *testing.T, agent testkit.AgentFactory) *fixture {
 	t.Helper()
+	return newFixtureIn(t, filepath.Join(t.TempDir(), "executions"), agent)
+}
+
+// newFixtureIn keeps output in dir.
+func newFixtureIn(t *testing.T, dir string, agent testkit.AgentFactory) *fixture {
+	t.Helper()
 	store, err := sqlstore.Open(t.Context(), filepath.Join(t.TempDir(), "db"))
 	if err != nil {
 		t.Fatal(err)
@@ -58,7 +64,7 @@ func newFixture(t *testing.T, agent testkit.AgentFactory) *fixture {
 		t.Fatal(err)
 	}
 	f.Manager = execution.New(execution.Config{
-		Store: store, Sandboxes: f.sandboxes, Dir: filepath.Join(t.TempDir(), "executions"),
+		Store: store, Sandboxes: f.sandboxes, Dir: dir,
 		Logger: slog.New(slog.DiscardHandler), AgentTimeout: 20 * time.Second, KillTimeout: 5 * time.Second,
 	})
 	if f.sb, err = f.sandboxes.Create(t.Context(), sandbox.Spec{Image: "python", TTL: 10 * time.Minute}); err != nil {

@@ -17,6 +17,12 @@ import (
 const (
 	retryPause  = 50 * time.Millisecond // between two tries to reach the agent
 	killRepeats = 500 * time.Millisecond
+
+	// Replies that say little are taken one after the other only so often;
+	// after that each costs a pause: an agent can make them for nothing.
+	smallReply  = 4 << 10 // bytes
+	smallInARow = 16
+	smallPause  = 5 * time.Millisecond
 )
 
 // run follows one execution from its start to its end. One goroutine (follow)
@@ -106,7 +112,7 @@ func (r *run) start(ctx context.Context) *ending {
 		}
 		return end(func(e *Execution) { e.Status, e.Reason = Failed, reason })
 	default:
-		return r.vanished(ctx, err)
+		return r.vanished(err)
 	}
 }
 
@@ -121,7 +127,7 @@ func (r *run) pump(ctx context.Context) *ending {
 		return end(func(e *Execution) { e.exited(*exit) })
 	}
 	if !errors.Is(context.Cause(running), errTimeout) {
-		return r.vanished(ctx, err)
+		return r.vanished(err)
 	}
 	return r.kill(ctx)
 }
@@ -160,7 +166,8 @@ func (r *run) kill(ctx context.Context) *ending {
 // connection is dialled again; offsets make sure that no byte comes twice.
 func (r *run) pullUntilExit(ctx context.Context) (*guestwire.Exit, error) {
 	e := r.snapshot()
-	for {
+	for small := 0; ; {
+		had := r.stdout.next + r.stderr.next
 		var exit *guestwire.Exit
 		err := r.insist(ctx, func(ctx context.Context) error {
 			var err error
@@ -173,6 +180,16 @@ func (r *run) pullUntilExit(ctx context.Context) (*guestwire.Exit, error) {
 		})
 		if err != nil || exit != nil {
 			return exit, err
+		}
+		switch said := r.stdout.next + r.stderr.next - had; {
+		case said == 0:
+			pause(ctx, retryPause) // an honest agent has waited longer than this
+		case said >= smallReply:
+			small = 0
+		default:
+			if small++; small > smallInARow {
+				pause(ctx, smallPause)
+			}
 		}
 	}
 }
@@ -289,9 +306,13 @@ func (r *Ring) tail() (Tail, error) {
 // vanished is the ending of an execution whose sandbox went away. When the
 // agent failed first, the sandbox's own end follows at once; its reason, the
 // first that its owner saw, is the one that counts.
-func (r *run) vanished(ctx context.Context, err error) *ending {
-	if errors.Is(err, errKeep) {
+func (r *run) vanished(err error) *ending {
+	var refusal *guestwire.Error
+	switch {
+	case errors.Is(err, errKeep):
 		r.log.Error("execution lost its output", "error", err)
+		r.session.AgentFailed(err)
+	case errors.As(err, &refusal): // of the output of a program that it started
 		r.session.AgentFailed(err)
 	}
 	<-r.session.Done()

@@ -21,11 +21,15 @@ type Spec struct {
 const (
 	DefaultTimeout = 5 * time.Minute
 	MaxTimeout     = 24 * time.Hour
-	maxArgs        = 1000
-	maxArgBytes    = 128 << 10 // Linux takes no longer one (MAX_ARG_STRLEN)
-	maxAllBytes    = 512 << 10
-	maxPath        = 4096
-	maxUser        = 32
+	// MaxRunning is how many executions of one sandbox run at once: each holds
+	// one of the 256 connections to its guest, and starts and kills want some.
+	MaxRunning = 200
+
+	maxArgs     = 1000
+	maxArgBytes = 128 << 10 // Linux takes no longer one (MAX_ARG_STRLEN)
+	maxAllBytes = 512 << 10
+	maxPath     = 4096
+	maxUser     = 32
 )
 
 func (s Spec) fill() (Spec, error) {

@@ -1,0 +1,135 @@
+package execution_test
+
+import (
+	"encoding/json"
+	"errors"
+	"io/fs"
+	"net/http"
+	"os"
+	"path/filepath"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/microvmd/microvm/internal/execution"
+	"github.com/microvmd/microvm/internal/fault"
+	"github.com/microvmd/microvm/internal/guestwire"
+	"github.com/microvmd/microvm/internal/testkit"
+)
+
+// TestARefusedPullEndsTheSandbox: an agent that started a program and then
+// knows nothing of it lies. The execution must not stay running past its
+// timeout, until the sandbox's TTL.
+func TestARefusedPullEndsTheSandbox(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newFixture(t, (&stub{pull: func(w http.ResponseWriter, _ *http.Request) {
+			w.WriteHeader(guestwire.NoExecution.Status())
+			_ = json.NewEncoder(w).Encode(guestwire.Error{Code: guestwire.NoExecution})
+		}}).factory())
+		began := time.Now()
+		e := f.run(t, execution.Spec{Cmd: "x", Timeout: 7 * time.Second})
+		if e.Status != execution.Vanished || e.Reason != execution.AgentDied || time.Since(began) > time.Second {
+			t.Fatalf("%+v after %s", e, time.Since(began))
+		}
+	})
+}
+
+// TestAnAgentThatAnswersAtOnceDoesNotSpinTheHost counts the pulls that an agent
+// gets which has nothing to say, or a byte at a time, and says so at once.
+func TestAnAgentThatAnswersAtOnceDoesNotSpinTheHost(t *testing.T) {
+	for name, talk := range map[string]func(http.ResponseWriter, guestwire.Pull) error{
+		"nothing": func(http.ResponseWriter, guestwire.Pull) error { return nil },
+		"one byte": func(w http.ResponseWriter, pull guestwire.Pull) error {
+			return guestwire.WriteFrame(w, guestwire.Frame{Type: guestwire.StdoutFrame, Offset: pull.Stdout, Payload: []byte("x")})
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				const enough = 50_000
+				var pulls atomic.Int32
+				f := newFixture(t, (&stub{pull: func(w http.ResponseWriter, r *http.Request) {
+					if pulls.Add(1) > enough {
+						quiet(w, r) // else the clock of this test never moves
+						return
+					}
+					var pull guestwire.Pull
+					_ = json.NewDecoder(r.Body).Decode(&pull)
+					if err := talk(w, pull); err != nil {
+						t.Error(err)
+					}
+				}}).factory())
+				if e := f.run(t, execution.Spec{Cmd: "x", Timeout: 10 * time.Second}); e.Status != execution.TimedOut {
+					t.Fatalf("%+v", e)
+				}
+				if n := pulls.Load(); n > 4000 {
+					t.Fatalf("%d pulls in 15 s", n)
+				}
+			})
+		})
+	}
+}
+
+// TestRunningExecutionsAreBounded: each holds a connection to the guest and a
+// goroutine, and without one that is free the agent looks dead.
+func TestRunningExecutionsAreBounded(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newFixture(t, (&stub{pull: quiet}).factory())
+		for range execution.MaxRunning {
+			if _, err := f.Start(t.Context(), f.sb.ID, execution.Spec{Cmd: "x", Timeout: time.Second}); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if _, err := f.Start(t.Context(), f.sb.ID, execution.Spec{Cmd: "x"}); !fault.Is(err, fault.NodeAtCapacity) {
+			t.Fatalf("one too many: %v", err)
+		}
+		page, err := f.List(t.Context(), execution.Query{Sandbox: f.sb.ID, Limit: 1})
+		if err != nil || len(page.Data) != 1 || page.Data[0].Timeout != time.Second {
+			t.Fatalf("the refused one is listed: %+v %v", page, err)
+		}
+	})
+}
+
+// TestRecoverSweepsOutputOfForgottenSandboxes: a daemon that is killed between
+// forgetting rows and removing output leaves directories that nobody knows.
+func TestRecoverSweepsOutputOfForgottenSandboxes(t *testing.T) {
+	dir := t.TempDir()
+	f := newFixtureIn(t, dir, testkit.GuestAgent(t.TempDir()))
+	e := f.run(t, sh("echo kept"))
+	orphan := filepath.Join(dir, "sb-01hzzzzzzzzzzzzzzzzzzzzzzz")
+	foreign := filepath.Join(dir, "lost+found")
+	for _, path := range []string{orphan, foreign} {
+		if err := os.MkdirAll(filepath.Join(path, "x"), 0o700); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := f.Recover(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := os.Stat(orphan); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("the orphan is there: %v", err)
+	}
+	if _, err := os.Stat(foreign); err != nil {
+		t.Errorf("what is not ours is gone: %v", err)
+	}
+	if out, err := f.Output(t.Context(), f.sb.ID, e.ID); err != nil || string(out.Stdout.Bytes) != "kept\n" {
+		t.Errorf("%+v %v", out, err)
+	}
+}
+
+// TestDamagedOutputDoesNotHideHowAnExecutionEnded: a power cut may leave a ring
+// that is short, damaged or missing. The end is in the store and stays readable;
+// the output is told as lost, never as empty.
+func TestDamagedOutputDoesNotHideHowAnExecutionEnded(t *testing.T) {
+	dir := t.TempDir()
+	f := newFixtureIn(t, dir, testkit.GuestAgent(t.TempDir()))
+	e := f.run(t, sh("echo gone; echo broken >&2"))
+	kept := filepath.Join(dir, hostName(f.sb.ID), hostName(e.ID))
+	if err := errors.Join(os.Remove(filepath.Join(kept, "stdout")), os.Truncate(filepath.Join(kept, "stderr"), 10)); err != nil {
+		t.Fatal(err)
+	}
+	out, err := f.Output(t.Context(), f.sb.ID, e.ID)
+	if err != nil || out.Stdout.Offset != 5 || out.Stderr.Offset != 7 || len(out.Stdout.Bytes)+len(out.Stderr.Bytes) != 0 {
+		t.Fatalf("%+v %v", out, err)
+	}
+}
