@@ -57,6 +57,7 @@ func TestRefusals(t *testing.T) {
 		"two objects":              {"POST", boxes, `{"image":"a"}{}`, nil, fault.BodyInvalid, ""},
 		"not UTF-8":                {"POST", boxes, "{\"image\":\"\xff\"}", nil, fault.BodyInvalid, ""},
 		"deep":                     {"POST", boxes, strings.Repeat("[", 5000), nil, fault.BodyInvalid, ""},
+		"many values":              {"POST", runs, `{"cmd":"a","args":[` + strings.Repeat("0,", 20_000) + `0]}`, nil, fault.BodyInvalid, ""},
 		"no type":                  {"POST", boxes, `{"image":"a"}`, func(r *http.Request) { r.Header.Del("Content-Type") }, fault.BodyInvalid, ""},
 		"form type":                {"POST", boxes, `{"image":"a"}`, kind("application/x-www-form-urlencoded"), fault.BodyInvalid, ""},
 		"other charset":            {"POST", boxes, `{"image":"a"}`, kind("application/json; charset=latin1"), fault.BodyInvalid, ""},

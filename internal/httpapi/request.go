@@ -125,8 +125,13 @@ type frame struct {
 	index int             // of the next element of an array
 }
 
-// maxDepth is far over what any request needs, and keeps a path in an error short.
-const maxDepth = 32
+// Both are far over what any request needs. maxDepth keeps a path in an error
+// short; maxValues keeps small what the validator and the decoder make of a
+// body: a list of 4 million zeros took 300 MB.
+const (
+	maxDepth  = 32
+	maxValues = 10_000
+)
 
 // checkJSON refuses what is not exactly one JSON value, or not unambiguous.
 func checkJSON(content []byte) error {
@@ -136,10 +141,13 @@ func checkJSON(content []byte) error {
 	decoder := json.NewDecoder(bytes.NewReader(content))
 	decoder.UseNumber()
 	var open []frame
-	for {
+	for tokens := 0; ; tokens++ {
 		token, err := decoder.Token()
 		if err != nil {
 			return notJSON(err)
+		}
+		if tokens > maxValues {
+			return fault.New(fault.BodyInvalid, "the body holds over %d keys and values; send a smaller one", maxValues)
 		}
 		switch token {
 		case json.Delim('{'):
