@@ -40,6 +40,7 @@ func Defaults(cores, memMiB int) Config {
 		NetnsDir:     hostnet.DefaultDir,
 		UIDBase:      firecracker.DefaultUIDBase,
 		MaxBodyBytes: httpapi.DefaultMaxBodyBytes,
+		MaxConns:     1024,
 		Limits: sandbox.Limits{
 			Slots:       max(1, give/(sandbox.DefaultMemMiB+sandbox.VMOverheadMiB)),
 			VCPUs:       max(4*cores, 8),
@@ -244,7 +245,7 @@ func serve(c Config, handler http.Handler) (*serving, error) {
 			_ = unixListener.Close()
 			return nil, fmt.Errorf("listen on %s: %w", c.Listen, err)
 		}
-		listeners = append(listeners, tcp)
+		listeners = append(listeners, limit(tcp, c.MaxConns))
 		s.addr = tcp.Addr().String()
 	}
 	for _, l := range listeners {

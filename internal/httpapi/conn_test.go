@@ -278,6 +278,24 @@ func TestKeysAreWanted(t *testing.T) {
 	}
 }
 
+// TestOnlyAKeyKeepsAConnection: connections are bounded, and one that nobody
+// answers for is not kept idle.
+func TestOnlyAKeyKeepsAConnection(t *testing.T) {
+	s := start(t)
+	for path, want := range map[string][2]bool{ // closed without a key, and with one
+		"/v1/images": {true, false},
+		"/v1/health": {true, true},
+		"/no/route":  {true, true},
+	} {
+		for i, key := range [][]string{nil, {"Bearer " + goodToken}} {
+			got := s.do(t, "GET", path, "", func(r *http.Request) { r.Header["Authorization"] = key })
+			if got.Close != want[i] {
+				t.Errorf("%s, keys %v: closed is %t", path, key, got.Close)
+			}
+		}
+	}
+}
+
 func TestUnixSocketNeedsNoKey(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "s")
 	listener, err := (&net.ListenConfig{}).Listen(t.Context(), "unix", path)

@@ -21,16 +21,21 @@ var methods = []string{http.MethodGet, http.MethodPost, http.MethodPut, http.Met
 
 // route finds the operation, and refuses what no operation takes.
 func (s *server) route(x *exchange, r *http.Request) {
+	trusted := Trusted(r.Context())
+	if !trusted {
+		x.Header().Set("Connection", "close") // until a key answers for it
+	}
 	found, ok := s.find(x, r)
 	if !ok {
 		s.fail(x, r, unknownRoute(x, s.allowed(r)))
 		return
 	}
-	if !found.keyless && !Trusted(r.Context()) {
+	if !found.keyless && !trusted {
 		if err := s.authenticate(r); err != nil {
 			s.fail(x, r, err)
 			return
 		}
+		x.Header().Del("Connection")
 	}
 	if err := checkQuery(r, found); err != nil {
 		s.fail(x, r, err)
