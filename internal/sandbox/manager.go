@@ -32,6 +32,7 @@ type Manager struct {
 
 	ctx     context.Context // the life of everything it started
 	cancel  context.CancelFunc
+	ending  chan struct{} // closed when Close began
 	abandon chan struct{} // closed when teardown must not go on
 	running sync.WaitGroup
 
@@ -49,7 +50,7 @@ func New(cfg Config) (*Manager, error) {
 	ctx, cancel := context.WithCancel(context.Background())
 	return &Manager{
 		cfg: cfg, admission: newAdmission(cfg.Limits), ctx: ctx, cancel: cancel,
-		abandon: make(chan struct{}), owners: map[string]*owner{},
+		ending: make(chan struct{}), abandon: make(chan struct{}), owners: map[string]*owner{},
 	}, nil
 }
 
@@ -143,6 +144,13 @@ func (m *Manager) adopt(ctx context.Context, o *owner) (*owner, error) {
 func (m *Manager) Get(ctx context.Context, id string) (Sandbox, error) {
 	if !ident.Valid(ident.Sandbox, id) {
 		return Sandbox{}, NotFound()
+	}
+	if o := m.owner(id); o != nil {
+		select {
+		case <-o.finished: // the store does not have its ending yet
+			return o.final.clone(), nil
+		default:
+		}
 	}
 	return m.cfg.Store.Sandbox(ctx, id)
 }
@@ -242,7 +250,10 @@ func (m *Manager) reap(ctx context.Context, host string) error {
 // ends first, what is left is for the next start's Recover.
 func (m *Manager) Close(ctx context.Context) error {
 	m.mu.Lock()
-	m.closing = true
+	if !m.closing {
+		m.closing = true
+		close(m.ending)
+	}
 	for _, o := range m.owners {
 		o.end(ReasonHostRestarted)
 	}
@@ -258,6 +269,13 @@ func (m *Manager) Close(ctx context.Context) error {
 		<-done
 		return fmt.Errorf("close sandboxes: %w", ctx.Err())
 	}
+}
+
+// store changes a row, in StepTimeout and in nobody's context.
+func (m *Manager) store(sb Sandbox) error {
+	ctx, cancel := context.WithTimeout(context.Background(), m.cfg.Limits.StepTimeout)
+	defer cancel()
+	return m.cfg.Store.UpdateSandbox(ctx, sb)
 }
 
 func (m *Manager) owner(id string) *owner {

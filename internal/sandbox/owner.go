@@ -137,10 +137,9 @@ func (o *owner) stop(reason Reason) {
 	next := o.sb
 	next.State, next.StopReason, next.Reason = Stopped, stopReasons[reason], reason
 	next.Stopped = time.Now()
-	if err := o.save(next); err != nil {
-		// The VM is ended all the same; the next start of the daemon settles
-		// the row.
-		o.log.Error("store refused the ending", "error", err)
+	stored := o.save(next)
+	if stored != nil { // the VM is ended all the same
+		o.log.Error("store refused the ending", "error", stored)
 		o.sb = next
 	}
 	if o.session != nil {
@@ -160,20 +159,40 @@ func (o *owner) stop(reason Reason) {
 		case <-time.After(wait):
 		case <-o.m.abandon:
 			o.log.Error("teardown given up: the next start of the daemon reaps the rest")
-			o.close()
+			o.close(stored)
 			return
 		}
 	}
 	o.held.release()
-	o.close()
+	o.close(stored)
 	o.log.Info("sandbox stopped", "stop_reason", o.sb.StopReason, "reason", o.sb.Reason)
 }
 
-func (o *owner) close() {
+// close lets everybody see the end. An ending that the store refused (its disk
+// is full, say) is told by the owner until the store takes it, or the daemon
+// ends: its next start settles the row.
+func (o *owner) close(stored error) {
 	o.watch.Wait()
 	o.final = o.sb.clone()
-	o.m.forget(o)
+	if stored == nil {
+		o.m.forget(o)
+		close(o.finished)
+		return
+	}
+	defer o.m.forget(o)
 	close(o.finished)
+	for wait := 100 * time.Millisecond; stored != nil; wait = min(2*wait, 10*time.Second) {
+		select {
+		case <-time.After(wait):
+		case <-o.m.ending:
+			return
+		}
+		stored = o.m.store(o.final)
+		if fault.Is(stored, fault.SandboxNotRunning) || fault.Is(stored, fault.SandboxNotFound) {
+			return // the refused write had happened, or the row was forgotten
+		}
+	}
+	o.log.Info("store took the ending")
 }
 
 // save moves the sandbox in the table and the store, in that order.
@@ -181,9 +200,7 @@ func (o *owner) save(next Sandbox) error {
 	if err := move(o.sb.State, next.State); err != nil {
 		return err
 	}
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(o.ctx), o.m.cfg.Limits.StepTimeout)
-	defer cancel()
-	if err := o.m.cfg.Store.UpdateSandbox(ctx, next); err != nil {
+	if err := o.m.store(next); err != nil {
 		return err
 	}
 	o.sb = next
