@@ -70,6 +70,7 @@ directory. What the daemon needs on the host is put there by "microvm setup";
 	f.BoolVar(&c.AllowUnsupportedFirecracker, "allow-unsupported-firecracker", false, "start although this Firecracker release gets no security fixes any more")
 	f.BoolVar(&c.DebugVMM, "debug-vmm", false, "keep what guest consoles, jailers and VMMs print and add it to errors; boots become much slower")
 	f.Int64Var(&c.MaxBodyBytes, "max-body-bytes", c.MaxBodyBytes, "size of a JSON body; files that are streamed have no bound")
+	f.IntVar(&c.OutputMiB, "output-mib", c.OutputMiB, "kept output of all executions that have ended, MiB; beyond it the oldest goes")
 	f.IntVar(&c.MaxConns, "max-conns", c.MaxConns, "TCP connections at once; others wait")
 	f.IntVar(&c.Limits.Slots, "slots", c.Limits.Slots, "sandboxes at once")
 	f.IntVar(&c.Limits.VCPUs, "vcpus", c.Limits.VCPUs, "vCPUs of all sandboxes together")

@@ -27,6 +27,7 @@ type Config struct {
 	DebugVMM                    bool // keep what consoles and VMMs print, for errors
 
 	MaxBodyBytes int64 // of a JSON body, 1 KiB..1 GiB
+	OutputMiB    int   // kept output of executions that have ended, 64 MiB..1 PiB
 	MaxConns     int   // TCP connections at once, 8..65536; the Unix socket has no bound
 
 	Limits        sandbox.Limits
@@ -54,6 +55,7 @@ func (c Config) check() error {
 	}
 	wrong(c.UIDBase >= 1000 && c.UIDBase+c.Limits.Slots < 1<<31, "uid-base is %d and must be at least 1000: a VMM never runs as root or a system user", c.UIDBase)
 	wrong(c.MaxBodyBytes >= 1<<10 && c.MaxBodyBytes <= 1<<30, "max-body-bytes is %d and must be 1024 to %d", c.MaxBodyBytes, 1<<30)
+	wrong(c.OutputMiB >= 64 && c.OutputMiB <= 1<<30, "output-mib is %d and must be 64 to %d", c.OutputMiB, 1<<30)
 	wrong(c.MaxConns >= 8 && c.MaxConns <= 1<<16, "max-conns is %d and must be 8 to %d", c.MaxConns, 1<<16)
 	for name, d := range map[string]time.Duration{"agent-timeout": c.AgentTimeout, "kill-timeout": c.KillTimeout, "stopped-retain": c.StoppedRetain} {
 		wrong(d >= time.Second, "%s is %s and must be at least 1s", name, d)

@@ -41,6 +41,7 @@ func Defaults(cores, memMiB int) Config {
 		UIDBase:      firecracker.DefaultUIDBase,
 		MaxBodyBytes: httpapi.DefaultMaxBodyBytes,
 		MaxConns:     1024,
+		OutputMiB:    4096,
 		Limits: sandbox.Limits{
 			Slots:       max(1, give/(sandbox.DefaultMemMiB+sandbox.VMOverheadMiB)),
 			VCPUs:       max(4*cores, 8),
@@ -109,7 +110,7 @@ func Run(ctx context.Context, c Config) (err error) {
 	}
 	executions := execution.New(execution.Config{
 		Store: store, Sandboxes: sandboxes, Dir: filepath.Join(c.StateDir, "executions"), Logger: c.Logger,
-		AgentTimeout: c.AgentTimeout, KillTimeout: c.KillTimeout,
+		AgentTimeout: c.AgentTimeout, KillTimeout: c.KillTimeout, KeepBytes: int64(c.OutputMiB) << 20,
 	})
 	if err := errors.Join(sandboxes.Recover(ctx), executions.Recover(ctx)); err != nil {
 		return err

@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"errors"
 	"io/fs"
+	"log/slog"
 	"net/http"
 	"os"
 	"path/filepath"
@@ -15,6 +16,7 @@ import (
 	"github.com/microvmd/microvm/internal/execution"
 	"github.com/microvmd/microvm/internal/fault"
 	"github.com/microvmd/microvm/internal/guestwire"
+	"github.com/microvmd/microvm/internal/sandbox"
 	"github.com/microvmd/microvm/internal/testkit"
 )
 
@@ -131,5 +133,53 @@ func TestDamagedOutputDoesNotHideHowAnExecutionEnded(t *testing.T) {
 	out, err := f.Output(t.Context(), f.sb.ID, e.ID)
 	if err != nil || out.Stdout.Offset != 5 || out.Stderr.Offset != 7 || len(out.Stdout.Bytes)+len(out.Stderr.Bytes) != 0 {
 		t.Fatalf("%+v %v", out, err)
+	}
+}
+
+// TestKeptOutputIsBounded: output beyond the bound goes, oldest first and from
+// the sandbox that has most of it, and is told as lost.
+func TestKeptOutputIsBounded(t *testing.T) {
+	dir := t.TempDir()
+	defer func(before int64) { keep = before }(keep)
+	keep = 5 * 4200 // a ring of a few bytes has one page of header
+	f := newFixtureIn(t, dir, testkit.GuestAgent(t.TempDir()))
+	quietOne := f.sb
+	first := f.run(t, sh("echo quiet"))
+	var err error
+	if f.sb, err = f.sandboxes.Create(t.Context(), sandbox.Spec{Image: "python"}); err != nil {
+		t.Fatal(err)
+	}
+	var loud []execution.Execution
+	for range 8 {
+		loud = append(loud, f.run(t, sh("echo loud")))
+	}
+	kept := func(m *execution.Manager, sb sandbox.Sandbox, e execution.Execution) string {
+		out, err := m.Output(t.Context(), sb.ID, e.ID)
+		if err != nil || out.Stdout.Offset+int64(len(out.Stdout.Bytes)) != e.StdoutBytes {
+			t.Fatalf("%+v %v", out, err)
+		}
+		return string(out.Stdout.Bytes)
+	}
+	for i, e := range loud {
+		want := "loud\n"
+		if i < 4 {
+			want = ""
+		}
+		if got := kept(f.Manager, f.sb, e); got != want {
+			t.Errorf("%d of 8: %q", i, got)
+		}
+	}
+	if got := kept(f.Manager, quietOne, first); got != "quiet\n" {
+		t.Errorf("of the other sandbox: %q", got)
+	}
+	// The next daemon counts what is there.
+	next := execution.New(execution.Config{
+		Store: f.store, Sandboxes: f.sandboxes, Dir: dir, Logger: slog.New(slog.DiscardHandler), KeepBytes: 2 * 4200,
+	})
+	if err := next.Recover(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if a, b, c := kept(next, quietOne, first), kept(next, f.sb, loud[6]), kept(next, f.sb, loud[7]); a != "quiet\n" || b != "" || c != "loud\n" {
+		t.Errorf("after a restart: %q %q %q", a, b, c)
 	}
 }

@@ -30,6 +30,8 @@ type Config struct {
 	Dir       string // output rings: <Dir>/<sandbox>/<execution>/{stdout,stderr}
 	Logger    *slog.Logger
 
+	// KeepBytes bounds the output on disk of executions that have ended.
+	KeepBytes int64
 	// AgentTimeout is how long the guest agent may be silent before its
 	// sandbox is ended.
 	AgentTimeout time.Duration
@@ -41,8 +43,9 @@ type Config struct {
 // Manager starts executions, follows them and answers for them afterwards. It
 // is safe for concurrent use.
 type Manager struct {
-	cfg  Config
-	runs sync.WaitGroup
+	cfg   Config
+	shelf shelf
+	runs  sync.WaitGroup
 
 	mu   sync.Mutex
 	live map[string]*run // guarded by mu; by execution id, until finished
@@ -50,7 +53,7 @@ type Manager struct {
 
 // New makes a Manager. Call Recover before the first Start.
 func New(cfg Config) *Manager {
-	return &Manager{cfg: cfg, live: map[string]*run{}}
+	return &Manager{cfg: cfg, shelf: shelf{most: cfg.KeepBytes, boxes: map[string]*box{}}, live: map[string]*run{}}
 }
 
 // Start starts one command in a running sandbox. A command that the guest
@@ -207,7 +210,8 @@ func (m *Manager) Recover(ctx context.Context) error {
 	return nil
 }
 
-// sweep forgets the output of sandboxes that the store knows no more.
+// sweep forgets the output of sandboxes that the store knows no more, and counts
+// the rest.
 func (m *Manager) sweep(ctx context.Context) error {
 	entries, err := os.ReadDir(m.cfg.Dir)
 	if err != nil && !errors.Is(err, os.ErrNotExist) {
@@ -224,15 +228,36 @@ func (m *Manager) sweep(ctx context.Context) error {
 			gone = append(gone, id)
 		case err != nil:
 			return err
+		default:
+			if err := m.count(id); err != nil {
+				return err
+			}
 		}
 	}
 	return m.Forget(gone)
+}
+
+// count shelves what is there of a sandbox's executions. Names ascend as ids
+// do: with time.
+func (m *Manager) count(sandboxID string) error {
+	entries, err := os.ReadDir(filepath.Join(m.cfg.Dir, ident.Host(sandboxID)))
+	if err != nil {
+		return err
+	}
+	var all []error
+	for _, entry := range entries {
+		if id, ok := ident.FromHost(ident.Execution, entry.Name()); ok {
+			all = append(all, m.shelve(Execution{ID: id, Sandbox: sandboxID}))
+		}
+	}
+	return errors.Join(all...)
 }
 
 // Forget removes the kept output of sandboxes that are no longer listed.
 func (m *Manager) Forget(sandboxIDs []string) error {
 	var all []error
 	for _, id := range sandboxIDs {
+		m.shelf.drop(id)
 		all = append(all, os.RemoveAll(filepath.Join(m.cfg.Dir, ident.Host(id))))
 	}
 	return errors.Join(all...)

@@ -44,6 +44,9 @@ func newFixture(t *testing.T, agent testkit.AgentFactory) *fixture {
 	return newFixtureIn(t, filepath.Join(t.TempDir(), "executions"), agent)
 }
 
+// keep is more output than the tests make together, unless they say so.
+var keep int64 = 1 << 30
+
 // newFixtureIn keeps output in dir.
 func newFixtureIn(t *testing.T, dir string, agent testkit.AgentFactory) *fixture {
 	t.Helper()
@@ -65,7 +68,7 @@ func newFixtureIn(t *testing.T, dir string, agent testkit.AgentFactory) *fixture
 	}
 	f.Manager = execution.New(execution.Config{
 		Store: store, Sandboxes: f.sandboxes, Dir: dir,
-		Logger: slog.New(slog.DiscardHandler), AgentTimeout: 20 * time.Second, KillTimeout: 5 * time.Second,
+		Logger: slog.New(slog.DiscardHandler), AgentTimeout: 20 * time.Second, KillTimeout: 5 * time.Second, KeepBytes: keep,
 	})
 	if f.sb, err = f.sandboxes.Create(t.Context(), sandbox.Spec{Image: "python", TTL: 10 * time.Minute}); err != nil {
 		t.Fatal(err)

@@ -79,6 +79,9 @@ func (r *run) follow(ctx context.Context) {
 	r.finish(ctx, *end)
 	r.stdout.close()
 	r.stderr.close()
+	if err := r.m.shelve(r.snapshot()); err != nil {
+		r.log.Error("cannot make room for output", "error", err)
+	}
 	r.m.settled(r)
 	select {
 	case <-r.started:
