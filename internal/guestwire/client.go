@@ -72,8 +72,10 @@ func (c *Client) Start(ctx context.Context, id string, start Start) (Started, er
 	return out, wrap("start execution", err)
 }
 
-// Pull hands each frame that the agent has to sink, in order, and returns the
-// exit once the execution is over and all its output was sent.
+// Pull hands what the agent has to sink, in order within each stream, and
+// returns the exit once the execution is over and all its output was sent.
+// Frames that join on are handed over as one: a reply may hold a hundred
+// thousand of a byte each.
 func (c *Client) Pull(ctx context.Context, id string, pull Pull, sink func(Frame) error) (*Exit, error) {
 	body, err := json.Marshal(pull)
 	if err != nil {
@@ -84,37 +86,89 @@ func (c *Client) Pull(ctx context.Context, id string, pull Pull, sink func(Frame
 		return nil, wrap("pull output", err)
 	}
 	defer drop(reply)
-	next := map[FrameType]int64{StdoutFrame: pull.Stdout, StderrFrame: pull.Stderr}
-	limited := io.LimitReader(reply.Body, MaxPullBytes+MaxReplyBody)
+	out := joiner{sink: sink, next: [2]int64{pull.Stdout, pull.Stderr}}
+	exit, err := out.read(io.LimitReader(reply.Body, MaxPullBytes+MaxReplyBody))
+	if flushed := out.flush(); flushed != nil && (err == nil || !errors.Is(err, ErrProtocol)) {
+		exit, err = nil, flushed
+	}
+	return exit, wrap("pull output", err)
+}
+
+// maxGaps is how often one reply may skip bytes. An agent that keeps least (4
+// KiB of a stream) skips 256 times in MaxPullBytes.
+const maxGaps = 1024
+
+// joiner makes long frames of short ones.
+type joiner struct {
+	sink func(Frame) error
+	next [2]int64 // offset that follows, by stream
+	held [2]Frame // not handed over yet, by stream
+	gaps int
+}
+
+func (j *joiner) read(r io.Reader) (*Exit, error) {
 	for {
-		frame, err := ReadFrame(limited)
+		frame, err := ReadFrame(r)
 		if errors.Is(err, io.EOF) {
 			return nil, nil //nolint:nilnil // no exit yet is no error
 		}
 		if err != nil {
-			return nil, wrap("pull output", err)
+			return nil, err
 		}
 		if frame.Type == ExitFrame {
 			exit, err := DecodeExit(frame.Payload)
-			if err == nil && (exit.StdoutBytes != next[StdoutFrame] || exit.StderrBytes != next[StderrFrame]) {
+			if err == nil && [2]int64{exit.StdoutBytes, exit.StderrBytes} != j.next {
 				err = fmt.Errorf("exit before the end of output: %w", ErrProtocol)
 			}
 			if err != nil {
-				return nil, wrap("pull output", err)
+				return nil, err
 			}
 			return &exit, nil
 		}
-		if frame.Offset < next[frame.Type] || len(frame.Payload) == 0 {
-			return nil, wrap("pull output", fmt.Errorf("offset goes back or frame is empty: %w", ErrProtocol))
-		}
-		next[frame.Type] = frame.Offset + int64(len(frame.Payload))
-		if next[frame.Type] < 0 {
-			return nil, wrap("pull output", fmt.Errorf("offset overflows: %w", ErrProtocol))
-		}
-		if err := sink(frame); err != nil {
-			return nil, wrap("pull output", err)
+		if err := j.add(frame); err != nil {
+			return nil, err
 		}
 	}
+}
+
+func (j *joiner) add(frame Frame) error {
+	stream := frame.Type - StdoutFrame
+	next, held := &j.next[stream], &j.held[stream]
+	if frame.Offset < *next || len(frame.Payload) == 0 {
+		return fmt.Errorf("offset goes back or frame is empty: %w", ErrProtocol)
+	}
+	if frame.Offset > *next {
+		if j.gaps++; j.gaps > maxGaps {
+			return fmt.Errorf("over %d gaps in one reply: %w", maxGaps, ErrProtocol)
+		}
+	}
+	joins := frame.Offset == *next && len(held.Payload) > 0 && len(held.Payload)+len(frame.Payload) <= MaxFramePayload
+	*next = frame.Offset + int64(len(frame.Payload))
+	if *next < 0 {
+		return fmt.Errorf("offset overflows: %w", ErrProtocol)
+	}
+	if joins {
+		held.Payload = append(held.Payload, frame.Payload...)
+		return nil
+	}
+	before := *held
+	*held = frame
+	if len(before.Payload) == 0 {
+		return nil
+	}
+	return j.sink(before)
+}
+
+func (j *joiner) flush() error {
+	for i := range j.held {
+		if held := j.held[i]; len(held.Payload) > 0 {
+			j.held[i] = Frame{}
+			if err := j.sink(held); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
 }
 
 // Signal signals an execution.

@@ -204,3 +204,44 @@ func FuzzClient(f *testing.F) {
 		}
 	})
 }
+
+// TestManySmallFramesCostLittle: a reply of frames of one byte each is cheap for
+// the guest, and must not cost the host a write to disk for each.
+func TestManySmallFramesCostLittle(t *testing.T) {
+	t.Parallel()
+	var body strings.Builder
+	const frames = 35_000
+	for i := range int64(frames) {
+		for _, kind := range []FrameType{StdoutFrame, StderrFrame} {
+			if err := WriteFrame(&body, Frame{Type: kind, Offset: 5 + i, Payload: []byte{byte(i)}}); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	calls, sums := 0, map[FrameType]int{}
+	_, err := answer(200, body.String()).Pull(t.Context(), "a", Pull{Stdout: 5, Stderr: 5}, func(f Frame) error {
+		if f.Offset != int64(5+sums[f.Type]) {
+			t.Errorf("offset %d after %d bytes", f.Offset, sums[f.Type])
+		}
+		for i, b := range f.Payload {
+			if b != byte(sums[f.Type]+i) {
+				t.Fatalf("byte %d is %d", sums[f.Type]+i, b)
+			}
+		}
+		calls++
+		sums[f.Type] += len(f.Payload)
+		return nil
+	})
+	if err != nil || calls > 10 || sums[StdoutFrame] != frames || sums[StderrFrame] != frames {
+		t.Fatalf("%d calls, %v bytes: %v", calls, sums, err)
+	}
+	body.Reset()
+	for i := range int64(frames) {
+		if err := WriteFrame(&body, Frame{Type: StdoutFrame, Offset: 2*i + 1, Payload: []byte("x")}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if _, err := answer(200, body.String()).Pull(t.Context(), "a", Pull{}, func(Frame) error { return nil }); !errors.Is(err, ErrProtocol) {
+		t.Fatalf("%d gaps: %v", frames, err)
+	}
+}
