@@ -19,7 +19,7 @@ import (
 
 func newCopyCommand(g *globals) *cobra.Command {
 	cmd := &cobra.Command{
-		Use:   "cp LOCAL SANDBOX:PATH | cp SANDBOX:PATH LOCAL",
+		Use:   "cp LOCAL SANDBOX:PATH, or microvm cp SANDBOX:PATH LOCAL",
 		Short: "Copy a file into or out of a sandbox",
 		Long: `Copies one file into a running sandbox, or out of it. SANDBOX is an id or a name;
 a PATH that is not absolute is relative to the working directory, and one that

@@ -64,6 +64,7 @@ See microvm help exit-codes.`,
 		},
 	}
 	o.add(cmd.Flags())
+	cmd.SetFlagErrorFunc(missingDash("SANDBOX"))
 	return cmd
 }
 
@@ -109,14 +110,25 @@ func commandArgs(what string) cobra.PositionalArgs {
 		case len(args) == 0 || dash == 0:
 			return usage("%s is missing", what)
 		case dash < 0 && len(args) > 1:
-			return hint(usage("-- is missing between %s and the command", what), fmt.Sprintf("%s %s -- %s ..", cmd.CommandPath(), args[0], args[1]))
+			return hint(usage("-- is missing between %s and the command", what), fmt.Sprintf("%s %s -- %s ...", cmd.CommandPath(), args[0], args[1]))
 		case dash < 0 || dash == len(args):
-			return hint(usage("the command is missing"), fmt.Sprintf("%s %s -- CMD [ARG]..", cmd.CommandPath(), args[0]))
+			return hint(usage("the command is missing"), fmt.Sprintf("%s %s -- CMD [ARG]...", cmd.CommandPath(), args[0]))
 		case dash > 1:
 			return usage("only one %s can stand before --", what)
 		default:
 			return nil
 		}
+	}
+}
+
+// missingDash explains a flag that is not one of ours: most often it is the
+// command's own, and -- was forgotten before the command.
+func missingDash(what string) func(*cobra.Command, error) error {
+	return func(cmd *cobra.Command, err error) error {
+		if args := cmd.Flags().Args(); len(args) > 1 {
+			return hint(usage("%w; -- is missing between %s and the command", err, what), fmt.Sprintf("%s %s -- %s ...", cmd.CommandPath(), args[0], args[1]))
+		}
+		return err
 	}
 }
 

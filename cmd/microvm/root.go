@@ -76,6 +76,7 @@ Start with:  microvm run python -- python3 -c 'print("hello")'`,
 	root.AddCommand(newVersionCommand(g))
 	root.AddCommand(helpTopics()...)
 	explainCompletion(root)
+	refuseUnknownHelp(root)
 	return root, g
 }
 
@@ -84,12 +85,26 @@ func explainCompletion(root *cobra.Command) {
 	root.InitDefaultCompletionCmd()
 	cmd, _, err := root.Find([]string{"completion"})
 	must(err)
+	group(cmd)
 	cmd.Use = "completion bash|zsh|fish|powershell"
 	cmd.Short = "Print a script that makes a shell complete commands, images and sandboxes"
 	cmd.Long = "Prints a script for a shell. With it, Tab completes commands and flags, and asks\nthe daemon for images, sandbox ids and names."
 	cmd.Example = `  source <(microvm completion bash)
   microvm completion zsh > "${fpath[1]}/_microvm"
   microvm completion fish > ~/.config/fish/completions/microvm.fish`
+}
+
+// refuseUnknownHelp makes help on what is not there an error.
+func refuseUnknownHelp(root *cobra.Command) {
+	root.InitDefaultHelpCmd()
+	cmd, _, err := root.Find([]string{"help"})
+	must(err)
+	cmd.Args = func(_ *cobra.Command, args []string) error {
+		if _, rest, err := root.Find(args); err != nil || len(rest) > 0 {
+			return hint(usage("there is no help on %q", strings.Join(args, " ")), root.CommandPath()+" --help")
+		}
+		return nil
+	}
 }
 
 // group makes a command that only holds others: without one of them it shows

@@ -58,6 +58,7 @@ See microvm help exit-codes.`,
 	flags.BoolVar(&o.keep, "keep", false, "leave the sandbox there (it ends with its TTL), and print its id on standard error")
 	flags.BoolVar(&o.timings, "timings", false, "print how long each step took, in ms, on standard error")
 	must(cmd.MarkFlagFilename("file"))
+	cmd.SetFlagErrorFunc(missingDash("IMAGE"))
 	return cmd
 }
 
