@@ -79,6 +79,8 @@ directory. What the daemon needs on the host is put there by "microvm setup";
 	f.IntVar(&c.Limits.MaxMemMiB, "max-mem-mib", c.Limits.MaxMemMiB, "memory of one sandbox, MiB; 0 is all of mem-mib")
 	f.DurationVar(&c.Limits.MaxTTL, "max-ttl", c.Limits.MaxTTL, "longest life of one sandbox")
 	f.IntVar(&c.Limits.ScratchMiB, "scratch-mib", c.Limits.ScratchMiB, "size of each sandbox's disk, MiB; sparse")
+	f.IntVar(&c.Limits.BootsAtOnce, "boots-at-once", c.Limits.BootsAtOnce, "microVMs that boot at the same time; further creates wait their turn")
+	f.DurationVar(&c.Limits.BootTurn, "boot-turn", c.Limits.BootTurn, "after which a boot that is not over lets the next one begin")
 	f.DurationVar(&c.Limits.BootTimeout, "boot-timeout", c.Limits.BootTimeout, "from a create's first step to a usable sandbox")
 	f.DurationVar(&c.Limits.StepTimeout, "step-timeout", c.Limits.StepTimeout, "of each step of a teardown, and of a file transfer that stands still")
 	f.DurationVar(&c.AgentTimeout, "agent-timeout", c.AgentTimeout, "silence of a guest agent after which its sandbox is ended")

@@ -49,6 +49,8 @@ func Defaults(cores, memMiB int) Config {
 			MaxVCPUs:    min(32, max(cores, 2)),
 			MaxTTL:      24 * time.Hour,
 			ScratchMiB:  2048,
+			BootsAtOnce: max(2, cores),
+			BootTurn:    15 * time.Second,
 			BootTimeout: 3 * time.Minute,
 			StepTimeout: 30 * time.Second,
 		},

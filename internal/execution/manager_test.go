@@ -59,7 +59,7 @@ func newFixtureIn(t *testing.T, dir string, agent testkit.AgentFactory) *fixture
 		Store: store, Images: images{}, Cgroups: f.host.Cgroups(), VMM: f.host.VMM(), Agents: f.host.Agents(),
 		Limits: sandbox.Limits{
 			Slots: 4, VCPUs: 8, MemMiB: 2048, MaxVCPUs: 2, MaxMemMiB: 512, MaxTTL: time.Hour, ScratchMiB: 64,
-			BootTimeout: 30 * time.Second, StepTimeout: 10 * time.Second,
+			BootsAtOnce: 4, BootTurn: 5 * time.Second, BootTimeout: 30 * time.Second, StepTimeout: 10 * time.Second,
 		},
 		Logger: slog.New(slog.DiscardHandler),
 	})

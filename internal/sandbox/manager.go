@@ -29,6 +29,7 @@ type Config struct {
 type Manager struct {
 	cfg       Config
 	admission *admission
+	turns     chan struct{} // a place for each boot at once
 
 	ctx     context.Context // the life of everything it started
 	cancel  context.CancelFunc
@@ -49,7 +50,7 @@ func New(cfg Config) (*Manager, error) {
 	}
 	ctx, cancel := context.WithCancel(context.Background())
 	return &Manager{
-		cfg: cfg, admission: newAdmission(cfg.Limits), ctx: ctx, cancel: cancel,
+		cfg: cfg, admission: newAdmission(cfg.Limits), turns: make(chan struct{}, cfg.Limits.BootsAtOnce), ctx: ctx, cancel: cancel,
 		ending: make(chan struct{}), abandon: make(chan struct{}), owners: map[string]*owner{},
 	}, nil
 }
@@ -65,6 +66,7 @@ func (l Limits) check() error {
 	positive("vcpus", l.VCPUs)
 	positive("max-vcpus", l.MaxVCPUs)
 	positive("scratch-mib", l.ScratchMiB)
+	positive("boots-at-once", l.BootsAtOnce)
 	if l.MaxVCPUs > min(32, l.VCPUs) {
 		all = append(all, fmt.Errorf("max-vcpus is %d and must be at most 32 and at most vcpus (%d)", l.MaxVCPUs, l.VCPUs))
 	}
@@ -72,7 +74,7 @@ func (l Limits) check() error {
 		all = append(all, fmt.Errorf("max-mem-mib is %d and must be at least %d and, with %d MiB for the VMM, at most mem-mib (%d)",
 			l.MaxMemMiB, MinMemMiB, VMOverheadMiB, l.MemMiB))
 	}
-	for name, value := range map[string]time.Duration{"max-ttl": l.MaxTTL, "boot-timeout": l.BootTimeout, "step-timeout": l.StepTimeout} {
+	for name, value := range map[string]time.Duration{"max-ttl": l.MaxTTL, "boot-turn": l.BootTurn, "boot-timeout": l.BootTimeout, "step-timeout": l.StepTimeout} {
 		if value < time.Second {
 			all = append(all, fmt.Errorf("%s is %s and must be at least 1s", name, value))
 		}

@@ -39,7 +39,7 @@ func (images) Image(_ context.Context, id string) (image.Image, error) {
 
 var limits = sandbox.Limits{
 	Slots: 4, VCPUs: 8, MemMiB: 4 * (512 + sandbox.VMOverheadMiB), MaxVCPUs: 2, MaxMemMiB: 512,
-	MaxTTL: time.Hour, ScratchMiB: 64, BootTimeout: 30 * time.Second, StepTimeout: 10 * time.Second,
+	MaxTTL: time.Hour, ScratchMiB: 64, BootsAtOnce: 4, BootTurn: 5 * time.Second, BootTimeout: 30 * time.Second, StepTimeout: 10 * time.Second,
 }
 
 type fixture struct {
@@ -354,6 +354,58 @@ func TestABurstOverCapacity(t *testing.T) {
 	})
 }
 
+// TestBootsTakeTurns: of four creates at once two boot; one that hangs gives
+// its turn away after BootTurn, and one that is deleted while it waits goes.
+func TestBootsTakeTurns(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		two := limits
+		two.BootsAtOnce = 2
+		f := newFixture(t, two)
+		f.host.Hang("agent.hello", true)
+		began := time.Now()
+		results := make(chan error, 4)
+		for range 4 {
+			go func() { _, err := f.Create(t.Context(), spec); results <- err }()
+		}
+		synctest.Wait()
+		if n := launches(f); n != 2 {
+			t.Fatalf("%d boots at once", n)
+		}
+		time.Sleep(two.BootTurn) // of the bubble's clock
+		synctest.Wait()
+		if n := launches(f); n != 2 {
+			t.Fatalf("%d more boots after a turn", n)
+		}
+		page, err := f.List(t.Context(), sandbox.Query{Limit: 4})
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, sb := range page.Data {
+			if _, err := f.Delete(t.Context(), sb.ID); err != nil {
+				t.Fatal(err)
+			}
+		}
+		for range 4 {
+			<-results
+		}
+		f.host.Hang("agent.hello", false)
+		fillNode(t, f, two.Slots) // every turn came back
+		if took := time.Since(began); took != two.BootTurn {
+			t.Fatalf("took %s", took)
+		}
+	})
+}
+
+// launches counts the VMMs that were launched since it was last asked.
+func launches(f *fixture) (n int) {
+	for _, operation := range f.host.Trace() {
+		if operation == "vmm.launch" {
+			n++
+		}
+	}
+	return n
+}
+
 func TestAdmissionCountsMemoryAndVCPUs(t *testing.T) {
 	few := limits
 	few.VCPUs = 2
@@ -491,7 +543,7 @@ func TestCloseEndsEverythingAndRefusesMore(t *testing.T) {
 
 func TestLimitsAreCheckedAtOnce(t *testing.T) {
 	_, err := sandbox.New(sandbox.Config{Limits: sandbox.Limits{MaxVCPUs: 64}})
-	for _, name := range []string{"slots", "vcpus", "max-vcpus", "max-mem-mib", "max-ttl", "boot-timeout", "step-timeout", "scratch-mib"} {
+	for _, name := range []string{"slots", "vcpus", "max-vcpus", "max-mem-mib", "max-ttl", "boot-timeout", "step-timeout", "scratch-mib", "boots-at-once", "boot-turn"} {
 		if err == nil || !strings.Contains(err.Error(), name) {
 			t.Errorf("%s is not named: %v", name, err)
 		}

@@ -94,6 +94,8 @@ type Limits struct {
 	MaxTTL     time.Duration // of one sandbox
 	ScratchMiB int           // size of each sandbox's scratch disk
 
+	BootsAtOnce int           // microVMs that boot at the same time; others wait their turn
+	BootTurn    time.Duration // after which a boot that is not over gives its turn away
 	BootTimeout time.Duration // from the first step to the agent's hello
 	StepTimeout time.Duration // of each other step
 }

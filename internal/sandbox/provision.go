@@ -5,6 +5,7 @@ import (
 	"crypto/rand"
 	"errors"
 	"fmt"
+	"sync"
 	"time"
 
 	"github.com/microvmd/microvm/internal/guestwire"
@@ -69,6 +70,11 @@ func (o *owner) steps() []step {
 // provision runs the steps. What it leaves after an error is undone by
 // teardown, which does not ask how far it came.
 func (o *owner) provision(ctx context.Context) error {
+	done, err := o.m.bootTurn(ctx)
+	if err != nil {
+		return fmt.Errorf("provision sandbox: wait for a turn to boot: %w", err)
+	}
+	defer done()
 	ctx, cancel := context.WithTimeoutCause(ctx, o.m.cfg.Limits.BootTimeout,
 		fmt.Errorf("not usable after %s", o.m.cfg.Limits.BootTimeout))
 	defer cancel()
@@ -83,6 +89,21 @@ func (o *owner) provision(ctx context.Context) error {
 		o.log.Debug("step done", "step", s.name, "duration", time.Since(began))
 	}
 	return nil
+}
+
+// bootTurn waits until few enough microVMs boot. More than there are cores only
+// get into each other's way: each takes longer, and all of them end later. A boot
+// that hangs holds its turn for BootTurn and no longer.
+func (m *Manager) bootTurn(ctx context.Context) (done func(), err error) {
+	select {
+	case m.turns <- struct{}{}:
+	case <-ctx.Done():
+		return nil, context.Cause(ctx)
+	}
+	var once sync.Once
+	give := func() { once.Do(func() { <-m.turns }) }
+	timer := time.AfterFunc(m.cfg.Limits.BootTurn, give)
+	return func() { timer.Stop(); give() }, nil
 }
 
 // teardown runs every undo, last step first, and joins what failed. It may run
