@@ -50,6 +50,7 @@ type Execution struct {
 	Cwd       string // "" is the image's working directory
 	User      string // "" is the image's default user
 	Timeout   time.Duration
+	Deadline  time.Duration // when Timeout is over, in the host's uptime (sandbox.Sandbox.HostBoot says of which boot)
 	Status    Status
 	Reason    Reason
 	ExitCode  *int   // nil where there was none; never invented

@@ -64,7 +64,7 @@ func newWorld() *world {
 	code := 0
 	return &world{
 		sandbox: sandbox.Sandbox{
-			ID: sandboxID, Image: "python", VCPUs: 1, MemMiB: 256, TTL: 15 * time.Minute,
+			ID: sandboxID, Image: "python", VCPUs: 1, MemMiB: 256, Expires: created.Add(15 * time.Minute),
 			State: sandbox.Running, Boot: sandbox.BootCold, Created: created,
 		},
 		exe: execution.Execution{

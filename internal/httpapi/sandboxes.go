@@ -119,7 +119,7 @@ func wireSandbox(s sandbox.Sandbox) gen.Sandbox {
 		Reason:     orNil(gen.SandboxReason(s.Reason)),
 		Boot:       orNil(gen.SandboxBoot(s.Boot)),
 		Created:    stamp.Time(s.Created),
-		Expires:    stamp.Time(s.Expires()),
+		Expires:    stamp.Time(s.Expires),
 		Stopped:    wireTime(s.Stopped),
 		Vcpus:      s.VCPUs,
 		MemMib:     s.MemMiB,

@@ -21,9 +21,12 @@ import (
 //go:embed hostroot
 var hostroot embed.FS
 
-// Debian releases of the two roots. QEMU's must not follow the outer machine's: 7.2 panicked the host now and then, 10.0 did not.
+// Debian releases of the two roots. QEMU's must not follow the outer machine's: 7.2 and 10.0 lost an interrupt or panicked the
+// emulated host now and then. Their emulated #VMEXIT clears a bit of the processor's pending interrupts without a lock, beside
+// threads that set others; that is mended since 10.2, which Debian 13 has in its backports.
 const (
 	qemuSuite = "trixie"
+	qemuFrom  = "trixie-backports"
 	hostSuite = "bookworm"
 	// hostDiskGiB is the host root's size; its overlay can grow to that and no further.
 	hostDiskGiB = 6
@@ -32,6 +35,10 @@ const (
 )
 
 var qemuPackages = []string{"qemu-system-x86", "seabios"}
+
+// addBackports is a hook of mmdebstrap: the suite's own mirror again with its backports, of which only QEMU and its firmware are taken.
+const addBackports = `sed -n 's/^\(deb .*\) ` + qemuSuite + ` main$/\1 ` + qemuFrom + ` main/p' "$1/etc/apt/sources.list" > "$1/etc/apt/sources.list.d/backports.list"
+printf 'Package: qemu-* seabios ipxe-qemu\nPin: release n=` + qemuFrom + `\nPin-Priority: 990\n' > "$1/etc/apt/preferences.d/backports"`
 
 // lean leaves out of a root what nobody reads there.
 var lean = []string{
@@ -54,9 +61,9 @@ dpkg-query -W > /packages.txt; printf 'linux-image\t%s\n' "$release" >> /package
 func qemuRoot() recipe {
 	return recipe{
 		name:  "qemu",
-		parts: [][]byte{[]byte(recipeVersion), []byte(qemuSuite), []byte(strings.Join(qemuPackages, ",")), []byte(strings.Join(lean, " "))},
+		parts: [][]byte{[]byte(recipeVersion), []byte(qemuSuite), []byte(strings.Join(qemuPackages, ",")), []byte(strings.Join(lean, " ")), []byte(addBackports)},
 		build: func(ctx context.Context, dir string, log io.Writer) error {
-			args := append(slices.Clone(lean), "--include="+strings.Join(qemuPackages, ","), qemuSuite, dir)
+			args := append(slices.Clone(lean), "--include="+strings.Join(qemuPackages, ","), "--setup-hook="+addBackports, qemuSuite, dir)
 			if err := command(ctx, log, "mmdebstrap", args...); err != nil {
 				return err
 			}

@@ -102,8 +102,7 @@ func (m *Manager) Create(ctx context.Context, spec Spec) (Sandbox, error) {
 	}
 	sb := Sandbox{
 		ID: ident.New(ident.Sandbox), Image: img.ID, Name: spec.Name, Tags: maps.Clone(spec.Tags),
-		VCPUs: spec.VCPUs, MemMiB: spec.MemMiB, TTL: spec.TTL,
-		State: Starting, Slot: held.slot, Created: time.Now(),
+		VCPUs: spec.VCPUs, MemMiB: spec.MemMiB, State: Starting, Slot: held.slot, Created: time.Now(), Expires: time.Now().Add(spec.TTL),
 	}
 	plan := Plan{
 		ID: sb.ID, Host: ident.Host(sb.ID), Slot: held.slot, VCPUs: sb.VCPUs, MemMiB: sb.MemMiB,

@@ -90,7 +90,7 @@ func TestCreateAndDelete(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if sb.State != sandbox.Running || sb.Boot != sandbox.BootCold || sb.VCPUs != 1 || sb.MemMiB != 256 || sb.TTL != 15*time.Minute {
+	if sb.State != sandbox.Running || sb.Boot != sandbox.BootCold || sb.VCPUs != 1 || sb.MemMiB != 256 || sb.Expires.Sub(sb.Created).Round(time.Second) != 15*time.Minute {
 		t.Fatalf("created %+v", sb)
 	}
 	if trace := f.host.Trace(); !slices.Equal(trace, provisionTrace) {

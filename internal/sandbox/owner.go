@@ -58,7 +58,7 @@ func (o *owner) end(reason Reason) {
 
 // run is the owner. It returns when nothing of the sandbox is left on the host.
 func (o *owner) run() {
-	ttl := time.NewTimer(time.Until(o.sb.Expires()))
+	ttl := time.NewTimer(time.Until(o.sb.Expires))
 	defer ttl.Stop()
 	provisioned := make(chan error, 1)
 	go func() { provisioned <- o.provision(o.ctx) }()

@@ -22,7 +22,10 @@ type Sandbox struct {
 	Tags       map[string]string
 	VCPUs      int
 	MemMiB     int
-	TTL        time.Duration // from Created
+	Expires    time.Time     // when the TTL ends, in the wall clock
+	Deadline   time.Duration // the same in the host's uptime, which no step of the wall clock moves
+	HostBoot   string        // the boot of the host that Deadline counts from
+	Idle       time.Duration // without use for so long, it is reclaimed; 0 is never
 	State      State
 	StopReason StopReason // set when stopped
 	Reason     Reason     // says more than StopReason where there is more
@@ -31,9 +34,6 @@ type Sandbox struct {
 	Created    time.Time
 	Stopped    time.Time // zero until stopped
 }
-
-// Expires is when the TTL ends.
-func (s Sandbox) Expires() time.Time { return s.Created.Add(s.TTL) }
 
 func (s Sandbox) clone() Sandbox {
 	s.Tags = maps.Clone(s.Tags)

@@ -12,15 +12,15 @@ import (
 	"github.com/microvmd/microvm/internal/sandbox"
 )
 
-const selectExecution = `SELECT id, sandbox, cmd, args, cwd, run_as, timeout_ms, status, reason, exit_code, signal, oom_killed,
-	stdout_bytes, stderr_bytes, created_ms, finished_ms FROM executions`
+const selectExecution = `SELECT id, sandbox, cmd, args, cwd, run_as, timeout_ms, deadline_ms, status, reason, exit_code, signal,
+	oom_killed, stdout_bytes, stderr_bytes, created_ms, finished_ms FROM executions`
 
 func scanExecution(r row) (execution.Execution, error) {
 	var e execution.Execution
 	var args string
 	var code sql.Null[int]
-	var timeout, oom, created, finished int64
-	if err := r.Scan(&e.ID, &e.Sandbox, &e.Cmd, &args, &e.Cwd, &e.User, &timeout, &e.Status, &e.Reason, &code, &e.Signal, &oom,
+	var timeout, deadline, oom, created, finished int64
+	if err := r.Scan(&e.ID, &e.Sandbox, &e.Cmd, &args, &e.Cwd, &e.User, &timeout, &deadline, &e.Status, &e.Reason, &code, &e.Signal, &oom,
 		&e.StdoutBytes, &e.StderrBytes, &created, &finished); err != nil {
 		return e, err
 	}
@@ -32,7 +32,7 @@ func scanExecution(r row) (execution.Execution, error) {
 	if code.Valid {
 		e.ExitCode = &code.V
 	}
-	e.Timeout = time.Duration(timeout) * time.Millisecond
+	e.Timeout, e.Deadline = time.Duration(timeout)*time.Millisecond, time.Duration(deadline)*time.Millisecond
 	e.OOMKilled = oom != 0
 	e.Created, e.Finished = fromMillis(created), fromMillis(finished)
 	return e, nil
@@ -80,10 +80,10 @@ func (s *Store) InsertExecution(ctx context.Context, e execution.Execution) erro
 			return err
 		}
 		n, err := affected(tx.ExecContext(ctx, `INSERT INTO executions (id, sandbox, cmd, args, cwd, run_as, timeout_ms, status, reason,
-			exit_code, signal, oom_killed, stdout_bytes, stderr_bytes, created_ms, finished_ms)
-			VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16) ON CONFLICT DO NOTHING`,
+			exit_code, signal, oom_killed, stdout_bytes, stderr_bytes, created_ms, finished_ms, deadline_ms)
+			VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17) ON CONFLICT DO NOTHING`,
 			e.ID, e.Sandbox, e.Cmd, string(args), e.Cwd, e.User, e.Timeout.Milliseconds(), e.Status, e.Reason,
-			e.ExitCode, e.Signal, flag(e.OOMKilled), e.StdoutBytes, e.StderrBytes, toMillis(e.Created), toMillis(e.Finished)))
+			e.ExitCode, e.Signal, flag(e.OOMKilled), e.StdoutBytes, e.StderrBytes, toMillis(e.Created), toMillis(e.Finished), e.Deadline.Milliseconds()))
 		if err == nil && n == 0 {
 			err = fmt.Errorf("id %s is there already", e.ID)
 		}

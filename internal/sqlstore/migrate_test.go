@@ -88,7 +88,7 @@ func expectOldRows(t *testing.T, s *Store) {
 	}
 	stopped, live := page.Data[0], page.Data[1]
 	if live.Name != "old" || live.Tags["team"] != "core" || live.MemMiB != 512 || live.State != sandbox.Running ||
-		live.TTL.Minutes() != 15 || live.Created.UnixMilli() != 1750000000000 {
+		live.Expires.Sub(live.Created).Minutes() != 15 || live.Created.UnixMilli() != 1750000000000 {
 		t.Errorf("live: %+v", live)
 	}
 	if stopped.StopReason != sandbox.StopExpired || stopped.Stopped.UnixMilli() != 1750000060001 {

@@ -12,15 +12,15 @@ import (
 	"github.com/microvmd/microvm/internal/sandbox"
 )
 
-const selectSandbox = `SELECT id, image, name, tags, vcpus, mem_mib, ttl_ms, state, stop_reason, reason, boot, slot,
-	created_ms, stopped_ms FROM sandboxes`
+const selectSandbox = `SELECT id, image, name, tags, vcpus, mem_mib, expires_ms, deadline_ms, host_boot, idle_ms,
+	state, stop_reason, reason, boot, slot, created_ms, stopped_ms FROM sandboxes`
 
 func scanSandbox(r row) (sandbox.Sandbox, error) {
 	var s sandbox.Sandbox
 	var tags string
-	var ttl, created, stopped int64
-	if err := r.Scan(&s.ID, &s.Image, &s.Name, &tags, &s.VCPUs, &s.MemMiB, &ttl, &s.State, &s.StopReason, &s.Reason,
-		&s.Boot, &s.Slot, &created, &stopped); err != nil {
+	var expires, deadline, idle, created, stopped int64
+	if err := r.Scan(&s.ID, &s.Image, &s.Name, &tags, &s.VCPUs, &s.MemMiB, &expires, &deadline, &s.HostBoot, &idle,
+		&s.State, &s.StopReason, &s.Reason, &s.Boot, &s.Slot, &created, &stopped); err != nil {
 		return s, err
 	}
 	if tags != "{}" {
@@ -28,7 +28,7 @@ func scanSandbox(r row) (sandbox.Sandbox, error) {
 			return s, fmt.Errorf("tags of %s: %w", s.ID, err)
 		}
 	}
-	s.TTL = time.Duration(ttl) * time.Millisecond
+	s.Expires, s.Deadline, s.Idle = fromMillis(expires), time.Duration(deadline)*time.Millisecond, time.Duration(idle)*time.Millisecond
 	s.Created, s.Stopped = fromMillis(created), fromMillis(stopped)
 	return s, nil
 }
@@ -61,11 +61,12 @@ func (s *Store) InsertSandbox(ctx context.Context, sb sandbox.Sandbox) error {
 	return s.explain(op, s.transaction(ctx, func(tx *sql.Tx) error {
 		// DO NOTHING and a count tell a conflict in both engines without
 		// reading the driver's error.
-		n, err := affected(tx.ExecContext(ctx, `INSERT INTO sandboxes (id, image, name, tags, vcpus, mem_mib, ttl_ms, state, stop_reason,
-			reason, boot, slot, created_ms, stopped_ms) VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14)
+		n, err := affected(tx.ExecContext(ctx, `INSERT INTO sandboxes (id, image, name, tags, vcpus, mem_mib, expires_ms, deadline_ms,
+			host_boot, idle_ms, state, stop_reason, reason, boot, slot, created_ms, stopped_ms)
+			VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17)
 			ON CONFLICT DO NOTHING`,
-			sb.ID, sb.Image, sb.Name, string(tags), sb.VCPUs, sb.MemMiB, sb.TTL.Milliseconds(), sb.State, sb.StopReason,
-			sb.Reason, sb.Boot, sb.Slot, toMillis(sb.Created), toMillis(sb.Stopped)))
+			sb.ID, sb.Image, sb.Name, string(tags), sb.VCPUs, sb.MemMiB, toMillis(sb.Expires), sb.Deadline.Milliseconds(),
+			sb.HostBoot, sb.Idle.Milliseconds(), sb.State, sb.StopReason, sb.Reason, sb.Boot, sb.Slot, toMillis(sb.Created), toMillis(sb.Stopped)))
 		if err != nil {
 			return err
 		}
@@ -98,8 +99,8 @@ func nameTaken(ctx context.Context, tx *sql.Tx, sb sandbox.Sandbox) error {
 	return taken
 }
 
-// UpdateSandbox stores what can change: TTL, State, StopReason, Reason, Boot,
-// Slot, Stopped. The other fields are fixed by InsertSandbox and not read here.
+// UpdateSandbox stores what can change: Expires, Deadline, HostBoot, State,
+// StopReason, Reason, Boot, Slot, Stopped. The other fields are fixed by InsertSandbox and not read here.
 // A stopped sandbox stays as it is (fault.SandboxNotRunning), and one that was
 // running never starts again.
 func (s *Store) UpdateSandbox(ctx context.Context, sb sandbox.Sandbox) error {
@@ -108,9 +109,10 @@ func (s *Store) UpdateSandbox(ctx context.Context, sb sandbox.Sandbox) error {
 		return fmt.Errorf("%s: %w", op, err)
 	}
 	return s.explain(op, s.transaction(ctx, func(tx *sql.Tx) error {
-		n, err := affected(tx.ExecContext(ctx, `UPDATE sandboxes SET ttl_ms = $2, state = $3, stop_reason = $4, reason = $5, boot = $6,
-			slot = $7, stopped_ms = $8 WHERE id = $1 AND state <> 'stopped' AND ($3 <> 'starting' OR state = 'starting')`,
-			sb.ID, sb.TTL.Milliseconds(), sb.State, sb.StopReason, sb.Reason, sb.Boot, sb.Slot, toMillis(sb.Stopped)))
+		n, err := affected(tx.ExecContext(ctx, `UPDATE sandboxes SET expires_ms = $2, state = $3, stop_reason = $4, reason = $5, boot = $6,
+			slot = $7, stopped_ms = $8, deadline_ms = $9, host_boot = $10 WHERE id = $1 AND state <> 'stopped' AND ($3 <> 'starting' OR state = 'starting')`,
+			sb.ID, toMillis(sb.Expires), sb.State, sb.StopReason, sb.Reason, sb.Boot, sb.Slot, toMillis(sb.Stopped),
+			sb.Deadline.Milliseconds(), sb.HostBoot))
 		if err != nil || n == 1 {
 			return err
 		}

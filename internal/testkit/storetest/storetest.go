@@ -59,15 +59,15 @@ func now() time.Time { return time.Now().UTC().Truncate(time.Millisecond) }
 // Sandbox returns a valid one that is starting.
 func Sandbox() sandbox.Sandbox {
 	return sandbox.Sandbox{
-		ID: ident.New(ident.Sandbox), Image: "python", VCPUs: 1, MemMiB: 256, TTL: 15 * time.Minute,
-		State: sandbox.Starting, Slot: 3, Created: now(),
+		ID: ident.New(ident.Sandbox), Image: "python", VCPUs: 1, MemMiB: 256, Expires: now().Add(15 * time.Minute),
+		Deadline: 20 * time.Minute, HostBoot: "b0", Idle: time.Minute, State: sandbox.Starting, Slot: 3, Created: now(),
 	}
 }
 
 // Execution returns a valid one that is running.
 func Execution(sandbox string) execution.Execution {
 	return execution.Execution{
-		ID: ident.New(ident.Execution), Sandbox: sandbox, Cmd: "python3", Timeout: 5 * time.Minute,
+		ID: ident.New(ident.Execution), Sandbox: sandbox, Cmd: "python3", Timeout: 5 * time.Minute, Deadline: 6 * time.Minute,
 		Status: execution.Running, Created: now(),
 	}
 }
@@ -121,7 +121,8 @@ func sandboxComesBack(t *testing.T, s Store) {
 		must(t, err)
 		equal(t, got, sb)
 
-		sb.State, sb.Boot, sb.Slot, sb.TTL = sandbox.Running, sandbox.BootCold, 7, time.Hour
+		sb.State, sb.Boot, sb.Slot, sb.Expires = sandbox.Running, sandbox.BootCold, 7, now().Add(time.Hour)
+		sb.Deadline, sb.HostBoot = time.Hour, "b1"
 		must(t, s.UpdateSandbox(t.Context(), sb))
 		must(t, s.UpdateSandbox(t.Context(), sb)) // a repeat changes nothing
 		got, err = s.Sandbox(t.Context(), sb.ID)
