@@ -53,16 +53,8 @@ func (c *Cgroups) Emptied(ctx context.Context, host string) error {
 
 // used reports whether a process ever ran in the cgroup.
 func used(dir string) bool {
-	data, err := os.ReadFile(filepath.Join(dir, "cpu.stat"))
-	if err != nil {
-		return false
-	}
-	for line := range strings.Lines(string(data)) {
-		if value, ok := strings.CutPrefix(line, "usage_usec "); ok {
-			return strings.TrimSpace(value) != "0"
-		}
-	}
-	return false
+	time, err := cpuTime(dir)
+	return err == nil && time > 0
 }
 
 // populated reports whether the cgroup or one nested in it has a process.

@@ -43,6 +43,7 @@ func (v *VMM) Client(host string) *guestwire.Client {
 			ctx, stop := context.WithTimeout(ctx, vsockWait)
 			defer stop()
 			defer context.AfterFunc(life, stop)()
+			v.noteCall(host)
 			return dialVsock(ctx, func(ctx context.Context) (net.Conn, error) { return v.dialJail(ctx, host, vsockName) }, guestwire.AgentPort)
 		},
 		MaxConnsPerHost:        agentConns,
@@ -53,6 +54,15 @@ func (v *VMM) Client(host string) *guestwire.Client {
 	}
 	v.agents[host] = &agent{client: guestwire.NewClient(noUpgrade{transport}), transport: transport, cancel: cancel}
 	return v.agents[host].client
+}
+
+// noteCall remembers that the agent is no longer as its boot left it.
+func (v *VMM) noteCall(host string) {
+	if i := v.instance(host); i != nil {
+		i.mu.Lock()
+		defer i.mu.Unlock()
+		i.called = true
+	}
 }
 
 // Release closes the client's idle connections and forgets it. Calls that are

@@ -80,19 +80,51 @@ type (
 	action struct {
 		Type string `json:"action_type"`
 	}
+	vmState struct {
+		State string `json:"state"` // Paused or Resumed
+	}
+	snapshotCreate struct {
+		Type   string `json:"snapshot_type"`
+		State  string `json:"snapshot_path"`
+		Memory string `json:"mem_file_path"`
+	}
+	snapshotLoad struct {
+		State  string     `json:"snapshot_path"`
+		Memory memBackend `json:"mem_backend"`
+		Resume bool       `json:"resume_vm"`
+	}
+	memBackend struct {
+		Type string `json:"backend_type"`
+		Path string `json:"backend_path"`
+	}
 	instanceInfo struct {
 		ID    string `json:"id"`
 		State string `json:"state"`
 	}
 )
 
+// States that PATCH /vm takes.
+const (
+	paused  = "Paused"
+	resumed = "Resumed"
+)
+
 // put sends one PUT and wants 204.
 func (a *api) put(ctx context.Context, path string, body any) error {
+	return a.send(ctx, http.MethodPut, path, body)
+}
+
+// patch sends one PATCH and wants 204.
+func (a *api) patch(ctx context.Context, path string, body any) error {
+	return a.send(ctx, http.MethodPatch, path, body)
+}
+
+func (a *api) send(ctx context.Context, method, path string, body any) error {
 	encoded, err := json.Marshal(body)
 	if err != nil {
 		return err
 	}
-	_, err = a.call(ctx, http.MethodPut, path, encoded, http.StatusNoContent)
+	_, err = a.call(ctx, method, path, encoded, http.StatusNoContent)
 	return err
 }
 

@@ -25,10 +25,7 @@ const (
 	goodbyeWait = 10 * time.Second       // for the guest to close; the hello counts without it
 )
 
-var (
-	helloBootID  = regexp.MustCompile(`^[0-9a-f-]{36}$`)
-	helloVersion = regexp.MustCompile(`^[0-9A-Za-z.+_-]{1,64}$`)
-)
+var helloVersion = regexp.MustCompile(`^[0-9A-Za-z.+_-]{1,64}$`)
 
 // helloListener waits for the guest's hello on a socket in the jail.
 type helloListener struct {
@@ -74,8 +71,11 @@ func (v *VMM) takeHello(ctx context.Context, host string) (guestwire.Hello, erro
 		return guestwire.Hello{}, fmt.Errorf("%q was not prepared by this process", host)
 	}
 	i.mu.Lock()
-	listener := i.hello
+	listener, template := i.hello, i.template
 	i.mu.Unlock()
+	if template != "" {
+		return guestwire.Hello{}, fmt.Errorf("%s is restored from a template, whose hello was taken", host)
+	}
 	if listener == nil {
 		return guestwire.Hello{}, errors.New("the listener is gone")
 	}
@@ -95,6 +95,11 @@ func (v *VMM) takeHello(ctx context.Context, host string) (guestwire.Hello, erro
 		}
 		hello, err := readHello(ctx, conn)
 		_ = conn.Close()
+		if err == nil {
+			i.mu.Lock()
+			i.greeted = true
+			i.mu.Unlock()
+		}
 		if err == nil || errors.Is(err, guestwire.ErrProtocol) || ctx.Err() != nil {
 			return hello, err
 		}
@@ -153,8 +158,8 @@ func readHello(ctx context.Context, conn net.Conn) (guestwire.Hello, error) {
 	if hello.Protocol != guestwire.Protocol {
 		return guestwire.Hello{}, fmt.Errorf("protocol %d, want %d: %w", hello.Protocol, guestwire.Protocol, guestwire.ErrProtocol)
 	}
-	if !helloBootID.MatchString(hello.BootID) || !helloVersion.MatchString(hello.Version) {
-		return guestwire.Hello{}, fmt.Errorf("boot id or version is malformed: %w", guestwire.ErrProtocol)
+	if !helloVersion.MatchString(hello.Version) {
+		return guestwire.Hello{}, fmt.Errorf("version is malformed: %w", guestwire.ErrProtocol)
 	}
 	if _, err := io.WriteString(conn, "ok\n"); err != nil {
 		return guestwire.Hello{}, fmt.Errorf("answer: %w", err)

@@ -37,7 +37,7 @@ func (v *VMM) Prepare(ctx context.Context, plan sandbox.Plan) error {
 	if err := checkPlan(plan); err != nil {
 		return fmt.Errorf("prepare jail: %w", err)
 	}
-	blank, err := v.blankScratch(ctx, plan.ScratchMiB)
+	scratch, links, err := v.sources(ctx, plan)
 	if err != nil {
 		return err
 	}
@@ -47,22 +47,20 @@ func (v *VMM) Prepare(ctx context.Context, plan sandbox.Plan) error {
 	}
 	defer func() { _ = root.Close() }()
 	at, uid := int(root.Fd()), v.UID(plan.Slot)
-	for _, file := range []struct{ path, name string }{
-		{v.files.kernel, kernelName}, {v.files.initrd, initrdName}, {plan.Image.Path, imageName},
-	} {
+	for _, file := range links {
 		if err := v.do("link "+file.name, func() error { return linkShared(file.path, at, file.name) }); err != nil {
 			return err
 		}
 	}
-	if err := v.do("copy scratch", func() error { return copySparse(blank, at, scratchName, uid) }); err != nil {
+	if err := v.do("copy scratch", func() error { return copySparse(scratch, at, scratchName, uid) }); err != nil {
 		return err
 	}
-	i := &instance{}
+	i := &instance{template: plan.Template}
 	err = v.do("make log", func() (err error) {
 		i.log, err = followFIFO(at, logName, uid)
 		return err
 	})
-	if err == nil {
+	if err == nil && plan.Template == "" {
 		err = v.do("listen for hello", func() (err error) {
 			i.hello, err = listenHello(at, helloName, uid)
 			return err
@@ -80,6 +78,28 @@ func (v *VMM) Prepare(ctx context.Context, plan sandbox.Plan) error {
 		old.close()
 	}
 	return nil
+}
+
+type link struct{ path, name string }
+
+// sources says what a jail is made of: the scratch disk to copy, and the files
+// to link. A restored microVM needs neither kernel nor initrd: both are in its
+// memory.
+func (v *VMM) sources(ctx context.Context, plan sandbox.Plan) (scratch string, links []link, err error) {
+	image := link{plan.Image.Path, imageName}
+	if plan.Template == "" {
+		scratch, err = v.blankScratch(ctx, plan.ScratchMiB)
+		return scratch, []link{{v.files.kernel, kernelName}, {v.files.initrd, initrdName}, image}, err
+	}
+	if want := v.TemplateOf(plan); plan.Template != want {
+		return "", nil, fmt.Errorf("prepare jail: template %.40q is none of this plan, which is %s", plan.Template, want)
+	}
+	dir := filepath.Join(v.templatesDir(), plan.Template)
+	if _, err := os.Lstat(dir); err != nil {
+		return "", nil, fmt.Errorf("prepare jail: find template: %w", err)
+	}
+	in := func(name string) string { return filepath.Join(dir, name) }
+	return in(scratchName), []link{image, {in(memoryName), memoryName}, {in(stateName), stateName}}, nil
 }
 
 func checkPlan(plan sandbox.Plan) error {
@@ -137,9 +157,27 @@ func followFIFO(dir int, name string, uid int) (*tail, error) {
 	if err := unix.Fchownat(dir, name, uid, uid, unix.AT_SYMLINK_NOFOLLOW); err != nil {
 		return nil, &os.PathError{Op: "chown", Path: name, Err: err}
 	}
-	fd, err := openBeneath(dir, name, unix.O_RDWR|unix.O_NONBLOCK)
+	return reopenFIFO(dir, name)
+}
+
+// reopenFIFO reads a FIFO that is there. A VMM may have put something else in
+// its place: that is looked at before it is opened.
+func reopenFIFO(dir int, name string) (*tail, error) {
+	path, err := openBeneath(dir, name, unix.O_PATH)
 	if err != nil {
 		return nil, err
+	}
+	defer func() { _ = unix.Close(path) }()
+	var stat unix.Stat_t
+	if err := unix.Fstat(path, &stat); err != nil {
+		return nil, &os.PathError{Op: "fstat", Path: name, Err: err}
+	}
+	if stat.Mode&unix.S_IFMT != unix.S_IFIFO {
+		return nil, fmt.Errorf("%s is no FIFO (mode %o)", name, stat.Mode)
+	}
+	fd, err := unix.Open(fmt.Sprintf("/proc/self/fd/%d", path), unix.O_RDWR|unix.O_NONBLOCK|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return nil, &os.PathError{Op: "open", Path: name, Err: err}
 	}
 	fifo := os.NewFile(uintptr(fd), name) // non-blocking: it goes into Go's poller
 	conn, err := fifo.SyscallConn()

@@ -110,7 +110,7 @@ func TestPrepareMakesTheJail(t *testing.T) {
 	}
 	must(t, v.Remove(t.Context(), testHost))
 	must(t, v.Remove(t.Context(), testHost))
-	golden := `make state directory, make state directory, make state directory, place firecracker, place jailer, place vmlinux, place initrd, remove old boot files, make blank scratch, make jail, link vmlinux, link initrd, link image, copy scratch, make log, listen for hello, make jail, remove jail, remove jail`
+	golden := `make state directory, make state directory, make state directory, make state directory, place firecracker, place jailer, place vmlinux, place initrd, remove old boot files, remove half-made templates, make blank scratch, make jail, link vmlinux, link initrd, link image, copy scratch, make log, listen for hello, make jail, remove jail, remove jail`
 	if got := strings.Join(trace, ", "); got != golden {
 		t.Errorf("trace:\n%s\nwant:\n%s", got, golden)
 	}

@@ -147,11 +147,8 @@ func (v *VMM) pruneBootFiles(keep bootFiles) error {
 // linkShared hard-links a file that all jails may read and none may write. It
 // refuses one that the jailed uid could change or could not read.
 func linkShared(path string, dir int, name string) error {
-	if err := unix.Linkat(unix.AT_FDCWD, path, dir, name, 0); err != nil {
-		if errors.Is(err, unix.EXDEV) {
-			return fmt.Errorf("%s is on another file system than the state directory; put both on one", path)
-		}
-		return &fs.PathError{Op: "link", Path: path, Err: err}
+	if err := linkFile(path, dir, name); err != nil {
+		return err
 	}
 	var stat unix.Stat_t
 	if err := unix.Fstatat(dir, name, &stat, unix.AT_SYMLINK_NOFOLLOW); err != nil {
@@ -159,6 +156,16 @@ func linkShared(path string, dir int, name string) error {
 	}
 	if stat.Mode&unix.S_IFMT != unix.S_IFREG || stat.Uid != 0 || stat.Mode&0o022 != 0 || stat.Mode&0o004 == 0 {
 		return fmt.Errorf("%s must be a regular file that root owns, all may read and only root may write; it is uid %d, mode %o", path, stat.Uid, stat.Mode)
+	}
+	return nil
+}
+
+func linkFile(path string, dir int, name string) error {
+	if err := unix.Linkat(unix.AT_FDCWD, path, dir, name, 0); err != nil {
+		if errors.Is(err, unix.EXDEV) {
+			return fmt.Errorf("%s is on another file system than the state directory; put both on one", path)
+		}
+		return &fs.PathError{Op: "link", Path: path, Err: err}
 	}
 	return nil
 }

@@ -56,16 +56,31 @@ func requests(plan sandbox.Plan, args string) []request {
 	}
 }
 
-// Start configures the microVM and starts its vCPUs.
+// restore loads a template and lets it go on. What it is made of is in the
+// template's state; the devices find their files by their names in the jail.
+func restore() []request {
+	return []request{
+		{"/snapshot/load", snapshotLoad{State: stateName, Memory: memBackend{Type: "File", Path: memoryName}, Resume: true}},
+	}
+}
+
+// Start configures the microVM and starts its vCPUs; or loads the template that
+// the jail was prepared with. After an error the VMM is of no use any more.
 func (v *VMM) Start(ctx context.Context, plan sandbox.Plan) error {
 	if err := checkPlan(plan); err != nil {
 		return fmt.Errorf("start microVM: %w", err)
 	}
 	vmm := v.api(plan.Host)
 	defer vmm.close()
-	args := bootArgs(runtime.GOARCH, v.conf.Debug)
-	for _, r := range requests(plan, args) {
+	all := requests(plan, bootArgs(runtime.GOARCH, v.conf.Debug))
+	if plan.Template != "" {
+		all = restore()
+	}
+	for _, r := range all {
 		if err := v.do("put "+r.path, func() error { return vmm.put(ctx, r.path, r.body) }); err != nil {
+			if plan.Template != "" {
+				err = fmt.Errorf("template %s did not load: %w", plan.Template, err)
+			}
 			return v.explain(plan.Host, err)
 		}
 	}

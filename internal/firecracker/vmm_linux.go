@@ -8,9 +8,12 @@
 // a jail is found by its name in the state directory.
 //
 // States of one jail: absent -> prepared (its files are there, nothing runs) ->
-// launched (the VMM's API answers) -> started (vCPUs run) -> ended (the cgroup
-// is empty) -> absent. Remove works from every state in which no process is
-// left.
+// launched (the VMM's API answers) -> started (vCPUs run) [-> frozen (paused for
+// good, memory and devices are written)] -> ended (the cgroup is empty) ->
+// absent. Remove works from every state in which no process is left.
+//
+// A template is absent -> kept -> absent: what Freeze wrote is moved out of the
+// jail, and every jail that is prepared from it holds links of its own.
 //
 // From Launch on the jail's root directory belongs to the VMM's uid, and the
 // VMM is held to be hostile: nothing in there is touched by path, only by
@@ -39,10 +42,12 @@ var (
 // VMM makes jails and runs Firecracker in them. It is safe for concurrent use;
 // calls of sandbox.VMM for one sandbox come one at a time.
 type VMM struct {
-	conf    Config
-	version string
-	files   bootFiles
-	jails   *os.File // StateDir/jails/firecracker, O_PATH
+	conf      Config
+	version   string
+	files     bootFiles
+	basis     string   // what every template depends on
+	jails     *os.File // StateDir/jails/firecracker, O_PATH
+	templates *os.File // StateDir/templates
 
 	blank sync.Mutex // held while a blank scratch disk is looked for or made
 
@@ -58,6 +63,10 @@ type instance struct {
 	log      *tail          // the VMM's log; set by Prepare
 	debug    *tail          // stdout and stderr of jailer and VMM; set by Launch, if at all
 	hello    *helloListener // until Hello took it
+	template string         // that it is restored from, or ""; set at construction
+	greeted  bool           // its hello was taken
+	called   bool           // its agent was called
+	frozen   *sandbox.Plan  // once Freeze went through
 	launched bool           // a jailer was started
 	pid      int            // of the VMM, our child, from Launch until it is waited for; else 0
 	exit     *Exit          // once waited for
@@ -71,7 +80,7 @@ func New(ctx context.Context, conf Config) (*VMM, error) {
 		return nil, err
 	}
 	v := &VMM{conf: conf, running: map[string]*instance{}, agents: map[string]*agent{}}
-	for _, dir := range []string{conf.StateDir, v.bootDir(), v.jailsDir()} {
+	for _, dir := range []string{conf.StateDir, v.bootDir(), v.jailsDir(), v.templatesDir()} {
 		if err := v.do("make state directory", func() error { return os.MkdirAll(dir, 0o700) }); err != nil {
 			return nil, err
 		}
@@ -89,6 +98,12 @@ func New(ctx context.Context, conf Config) (*VMM, error) {
 		return nil, err
 	}
 	if v.files, err = v.placeBootFiles(); err != nil {
+		return nil, err
+	}
+	if v.basis, err = v.findBasis(); err != nil {
+		return nil, fmt.Errorf("describe host for templates: %w", err)
+	}
+	if err := v.openTemplates(ctx); err != nil {
 		return nil, err
 	}
 	jails, err := os.OpenFile(v.jailsDir(), unix.O_PATH|unix.O_DIRECTORY|unix.O_NOFOLLOW, 0)
@@ -112,7 +127,7 @@ func (v *VMM) Close() error {
 	for _, i := range running {
 		i.close()
 	}
-	return v.jails.Close()
+	return errors.Join(v.jails.Close(), v.templates.Close())
 }
 
 // Version is what the Firecracker binary says of itself, "1.17.0".

@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"os"
 	"strconv"
-	"strings"
 
 	"golang.org/x/sys/unix"
 )
@@ -89,13 +88,4 @@ func guestProcesses() (int64, error) {
 		}
 	}
 	return max(least*3/4, 64), nil
-}
-
-// bootID names this boot of the guest's kernel.
-func bootID() string {
-	text, err := os.ReadFile("/proc/sys/kernel/random/boot_id")
-	if err != nil {
-		return ""
-	}
-	return strings.TrimSpace(string(text))
 }

@@ -46,7 +46,7 @@ func Work(version string) error {
 	if err != nil {
 		return fmt.Errorf("work: %w", err)
 	}
-	hello := guestwire.Hello{Protocol: guestwire.Protocol, Version: version, BootID: bootID()}
+	hello := guestwire.Hello{Protocol: guestwire.Protocol, Version: version}
 	served := make(chan error, 1)
 	go func() { served <- agent.Serve(listener) }()
 	if err := sayHello(hello); err != nil {

@@ -36,11 +36,11 @@ const (
 // InitPath is where the agent lies in the initial RAM file system.
 const InitPath = "/init"
 
-// Hello is what the agent says when it is ready for Configure.
+// Hello is what the agent says when it is ready for Configure. It names nothing
+// that is one guest's own: a template may be taken right after it.
 type Hello struct {
 	Protocol int    `json:"protocol"`
 	Version  string `json:"version"` // of the agent's build
-	BootID   string `json:"boot_id"` // the guest kernel's
 }
 
 // Routes of the agent. {id} is an execution's id.
