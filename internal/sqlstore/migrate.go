@@ -20,7 +20,11 @@ func (s *Store) migrations() (*goose.Provider, error) {
 	if err != nil {
 		return nil, err
 	}
-	return goose.NewProvider(goose.DialectSQLite3, s.write, files, goose.WithDisableGlobalRegistry(true))
+	dialect, options, err := s.engine.migration()
+	if err != nil {
+		return nil, err
+	}
+	return goose.NewProvider(dialect, s.write, files, append(options, goose.WithDisableGlobalRegistry(true))...)
 }
 
 func (s *Store) migrate(ctx context.Context) error {
@@ -33,7 +37,7 @@ func (s *Store) migrate(ctx context.Context) error {
 		return fmt.Errorf("read schema version: %w", err)
 	}
 	if current > target {
-		return fmt.Errorf("%s has schema %d, this release knows up to %d; start the release that wrote it, or a newer one", s.path, current, target)
+		return fmt.Errorf("%s has schema %d, this release knows up to %d; start the release that wrote it, or a newer one", s.name, current, target)
 	}
 	if _, err := provider.Up(ctx); err != nil {
 		return fmt.Errorf("migrate from schema %d to %d: %w", current, target, err)

@@ -2,6 +2,7 @@ package sqlstore
 
 import (
 	"fmt"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"strings"
@@ -10,13 +11,17 @@ import (
 	"github.com/microvmd/microvm/internal/execution"
 	"github.com/microvmd/microvm/internal/fault"
 	"github.com/microvmd/microvm/internal/sandbox"
+	"github.com/microvmd/microvm/internal/testkit/pgtest"
 )
 
-// atSchema makes a store file of an earlier schema with the rows of its time.
-func atSchema(t *testing.T, path string, version int64) {
+// atSchema makes a database of an earlier schema with the rows of its time.
+func atSchema(t *testing.T, where string, version int64) {
 	t.Helper()
-	s, err := connect(path, busyTimeout)
+	s, err := connect(where, busyTimeout)
 	if err != nil {
+		t.Fatal(err)
+	}
+	if err := s.engine.prepare(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 	provider, err := s.migrations()
@@ -38,36 +43,39 @@ func atSchema(t *testing.T, path string, version int64) {
 	}
 }
 
-// TestMigrateFromEachSchema opens a store of every schema there was. Each
-// testdata file holds the same things in the words of its schema, so that one
-// set of expectations serves all.
 func TestMigrateFromEachSchema(t *testing.T) {
-	probe, err := connect(filepath.Join(t.TempDir(), "db"), busyTimeout)
-	if err != nil {
-		t.Fatal(err)
+	migrateFromEach(t, func(t *testing.T) string { return filepath.Join(t.TempDir(), "db") })
+}
+
+func TestPostgresMigrateFromEachSchema(t *testing.T) {
+	migrateFromEach(t, func(t *testing.T) string { return pgtest.Shared(t).Database(t) })
+}
+
+// migrateFromEach opens a store of every schema there was. Each testdata file
+// holds the same things in the words of its schema, so that one set of
+// expectations serves all.
+func migrateFromEach(t *testing.T, empty func(t *testing.T) (where string)) {
+	sources, err := fs.Glob(migrationFiles, "migrations/*.sql")
+	if err != nil || len(sources) == 0 {
+		t.Fatal(sources, err)
 	}
-	defer func() { _ = probe.Close() }()
-	provider, err := probe.migrations()
-	if err != nil {
-		t.Fatal(err)
-	}
-	sources := provider.ListSources()
 	for i, source := range sources {
-		if source.Version != int64(i+1) {
-			t.Fatalf("migration %d is %s: numbers have no holes", i+1, source.Path)
+		version := int64(i + 1)
+		if !strings.HasPrefix(filepath.Base(source), fmt.Sprintf("%05d_", version)) {
+			t.Fatalf("migration %d is %s: numbers have no holes", version, source)
 		}
-		text, err := migrationFiles.ReadFile("migrations/" + filepath.Base(source.Path))
+		text, err := migrationFiles.ReadFile(source)
 		if err != nil {
 			t.Fatal(err)
 		}
 		if strings.Contains(string(text), "+goose Down") {
-			t.Errorf("%s has a way back; migrations go forward only", source.Path)
+			t.Errorf("%s has a way back; migrations go forward only", source)
 		}
-		t.Run(fmt.Sprint("from", source.Version), func(t *testing.T) {
-			path := filepath.Join(t.TempDir(), "db")
-			atSchema(t, path, source.Version)
+		t.Run(fmt.Sprint("from", version), func(t *testing.T) {
+			where := empty(t)
+			atSchema(t, where, version)
 			for range 2 { // the second time there is nothing to do
-				s, err := Open(t.Context(), path)
+				s, err := Open(t.Context(), where)
 				if err != nil {
 					t.Fatal(err)
 				}
@@ -115,16 +123,25 @@ func expectOldRows(t *testing.T, s *Store) {
 
 func TestNewerSchemaIsRefused(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "db")
-	s, err := Open(t.Context(), path)
+	refuseNewer(t, path, path)
+}
+
+func TestPostgresNewerSchemaIsRefused(t *testing.T) {
+	where := pgtest.Shared(t).Database(t)
+	refuseNewer(t, where, pgtest.Name(where))
+}
+
+func refuseNewer(t *testing.T, where, name string) {
+	s, err := Open(t.Context(), where)
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := s.write.ExecContext(t.Context(), "INSERT INTO goose_db_version (version_id, is_applied) VALUES (99, 1)"); err != nil {
+	if _, err := s.write.ExecContext(t.Context(), "INSERT INTO goose_db_version (version_id, is_applied) VALUES (99, TRUE)"); err != nil {
 		t.Fatal(err)
 	}
 	if err := s.Close(); err != nil {
 		t.Fatal(err)
 	}
-	_, err = Open(t.Context(), path)
-	expectAdvice(t, err, path, "schema 99", "release")
+	_, err = Open(t.Context(), where)
+	expectAdvice(t, err, name, "schema 99", "release")
 }

@@ -59,19 +59,23 @@ func (s *Store) InsertSandbox(ctx context.Context, sb sandbox.Sandbox) error {
 		}
 	}
 	return s.explain(op, s.transaction(ctx, func(tx *sql.Tx) error {
-		// DO NOTHING and a count tell a conflict in both engines without
-		// reading the driver's error.
-		n, err := affected(tx.ExecContext(ctx, `INSERT INTO sandboxes (id, image, name, tags, vcpus, mem_mib, expires_ms, deadline_ms,
-			host_boot, idle_ms, state, stop_reason, reason, boot, slot, created_ms, stopped_ms)
-			VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17)
-			ON CONFLICT DO NOTHING`,
-			sb.ID, sb.Image, sb.Name, string(tags), sb.VCPUs, sb.MemMiB, toMillis(sb.Expires), sb.Deadline.Milliseconds(),
-			sb.HostBoot, sb.Idle.Milliseconds(), sb.State, sb.StopReason, sb.Reason, sb.Boot, sb.Slot, toMillis(sb.Created), toMillis(sb.Stopped)))
-		if err != nil {
-			return err
-		}
-		if n == 0 {
-			return nameTaken(ctx, tx, sb)
+		// DO NOTHING and a count tell a conflict in both engines without reading
+		// the driver's error. It ends: each turn, somebody freed the name after
+		// the insert met it.
+		for inserted := int64(0); inserted == 0; {
+			var err error
+			inserted, err = affected(tx.ExecContext(ctx, `INSERT INTO sandboxes (id, image, name, tags, vcpus, mem_mib, expires_ms, deadline_ms,
+				host_boot, idle_ms, state, stop_reason, reason, boot, slot, created_ms, stopped_ms)
+				VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17)
+				ON CONFLICT DO NOTHING`,
+				sb.ID, sb.Image, sb.Name, string(tags), sb.VCPUs, sb.MemMiB, toMillis(sb.Expires), sb.Deadline.Milliseconds(),
+				sb.HostBoot, sb.Idle.Milliseconds(), sb.State, sb.StopReason, sb.Reason, sb.Boot, sb.Slot, toMillis(sb.Created), toMillis(sb.Stopped)))
+			if err == nil && inserted == 0 {
+				err = taken(ctx, tx, sb)
+			}
+			if err != nil {
+				return err
+			}
 		}
 		for key, value := range sb.Tags {
 			if _, err := tx.ExecContext(ctx, "INSERT INTO sandbox_tags (sandbox, tag_key, tag_value) VALUES ($1, $2, $3)",
@@ -83,20 +87,22 @@ func (s *Store) InsertSandbox(ctx context.Context, sb sandbox.Sandbox) error {
 	}))
 }
 
-// nameTaken says why an insert met a conflict.
-func nameTaken(ctx context.Context, tx *sql.Tx, sb sandbox.Sandbox) error {
+// taken says why an insert met a conflict; nil if there is none any more.
+func taken(ctx context.Context, tx *sql.Tx, sb sandbox.Sandbox) error {
 	var holder string
-	err := tx.QueryRowContext(ctx, "SELECT id FROM sandboxes WHERE name = $1 AND name <> '' AND state <> 'stopped' AND id <> $2",
-		sb.Name, sb.ID).Scan(&holder)
-	if errors.Is(err, sql.ErrNoRows) {
+	err := tx.QueryRowContext(ctx, "SELECT id FROM sandboxes WHERE id = $1 OR name = $2 AND name <> '' AND state <> 'stopped'",
+		sb.ID, sb.Name).Scan(&holder)
+	switch {
+	case errors.Is(err, sql.ErrNoRows):
+		return nil
+	case err != nil:
+		return err
+	case holder == sb.ID:
 		return fmt.Errorf("id %s is there already", sb.ID)
 	}
-	if err != nil {
-		return err
-	}
-	taken := fault.New(fault.ResourceAlreadyExists, "the name %q belongs to sandbox %s; use that one, delete it, or choose another name", sb.Name, holder)
-	taken.Param = "name"
-	return taken
+	f := fault.New(fault.ResourceAlreadyExists, "the name %q belongs to sandbox %s; use that one, delete it, or choose another name", sb.Name, holder)
+	f.Param = "name"
+	return f
 }
 
 // UpdateSandbox stores what can change: Expires, Deadline, HostBoot, State,

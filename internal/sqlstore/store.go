@@ -1,13 +1,13 @@
-// Package sqlstore keeps every noun's rows in SQLite. It owns the schema, the
-// migrations and the SQL, and it knows no HTTP and nothing of the host.
+// Package sqlstore keeps every noun's rows in SQLite or PostgreSQL. It owns the
+// schema, the migrations and the SQL, and it knows no HTTP and nothing of the host.
 //
-// SQL is one text for SQLite and PostgreSQL: $n placeholders, times as BIGINT
-// milliseconds, JSON as TEXT. A time or duration below a millisecond is cut off;
-// an empty map or list comes back as nil.
+// SQL is one text for both: $n placeholders, times as BIGINT milliseconds, JSON as
+// TEXT. What the engines do not do alike is behind the interface engine. A time or
+// duration below a millisecond is cut off; an empty map or list comes back as nil.
 //
 // A write that returned nil is synced to disk. A write that returned an error
-// may have happened when its context ended in the middle of it; every write here
-// can be repeated or refuses the repeat by name.
+// may have happened when its context or its connection ended in the middle of it;
+// every write here can be repeated or refuses the repeat by name.
 package sqlstore
 
 import (
@@ -15,13 +15,7 @@ import (
 	"database/sql"
 	"errors"
 	"fmt"
-	"net/url"
-	"os"
-	"path/filepath"
-	"strconv"
 	"time"
-
-	_ "modernc.org/sqlite" // the driver "sqlite"
 
 	"github.com/microvmd/microvm/internal/execution"
 	"github.com/microvmd/microvm/internal/sandbox"
@@ -32,33 +26,33 @@ var (
 	_ execution.Store = (*Store)(nil)
 )
 
-// busyTimeout is how long a statement waits for a lock that another process
-// holds. Within the process there is one writer, so nothing waits for it.
+// busyTimeout is how long a statement waits for a lock that somebody else holds,
+// and a start for an earlier daemon's end.
 const busyTimeout = 5 * time.Second
 
-// readers is how many reads run at once. They never wait for the writer (WAL).
-const readers = 4
-
-// Store is one database file. All methods may be called at once.
+// Store is one database. All methods may be called at once.
 type Store struct {
-	path  string  // for messages to the operator
-	write *sql.DB // one connection: SQLite has one writer, so the queue for it is here
-	read  *sql.DB // refuses to write
+	name   string  // for messages to the operator; without a password
+	write  *sql.DB // transactions that write
+	read   *sql.DB // refuses to write
+	engine engine
 }
 
-// Open opens the file at path or makes it (mode 0600; its folder must be there),
-// checks it, and brings its schema up to date. An error names the file and says
-// what to do.
-func Open(ctx context.Context, path string) (*Store, error) {
-	return open(ctx, path, busyTimeout)
+// Open opens a database, checks it, and brings its schema up to date. where is
+// the path of an SQLite file, which is made if need be (mode 0600; its folder must
+// be there), or a postgres:// URL of a database that is there. One store has it at
+// a time. An error names the database and says what to do; a password is never in
+// it.
+func Open(ctx context.Context, where string) (*Store, error) {
+	return open(ctx, where, busyTimeout)
 }
 
-func open(ctx context.Context, path string, busy time.Duration) (*Store, error) {
-	s, err := connect(path, busy)
+func open(ctx context.Context, where string, busy time.Duration) (*Store, error) {
+	s, err := connect(where, busy)
 	if err != nil {
 		return nil, fmt.Errorf("open store: %w", err)
 	}
-	err = s.check(ctx)
+	err = s.engine.prepare(ctx)
 	if err == nil {
 		err = s.migrate(ctx)
 	}
@@ -68,55 +62,17 @@ func open(ctx context.Context, path string, busy time.Duration) (*Store, error) 
 	return s, nil
 }
 
-// connect makes the pools; the first statement opens the file.
-func connect(path string, busy time.Duration) (*Store, error) {
-	path, err := filepath.Abs(path)
-	if err != nil {
-		return nil, err
+func connect(where string, busy time.Duration) (*Store, error) {
+	if isURL(where) {
+		return connectPostgres(where, busy)
 	}
-	// SQLite would make it readable by all. Its -wal and -shm files take this mode.
-	file, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE, 0o600)
-	if err != nil {
-		return nil, err
-	}
-	if err := file.Close(); err != nil {
-		return nil, err
-	}
-	dsn := func(pragmas ...string) string {
-		values := url.Values{"_txlock": {"immediate"}, "_pragma": append(pragmas,
-			"busy_timeout("+strconv.FormatInt(busy.Milliseconds(), 10)+")", "foreign_keys(1)")}
-		return "file:" + (&url.URL{Path: path}).EscapedPath() + "?" + values.Encode()
-	}
-	s := &Store{path: path}
-	if s.write, err = sql.Open("sqlite", dsn("journal_mode(WAL)", "synchronous(FULL)")); err != nil {
-		return nil, err
-	}
-	s.write.SetMaxOpenConns(1)
-	if s.read, err = sql.Open("sqlite", dsn("query_only(1)")); err != nil {
-		return nil, errors.Join(err, s.write.Close())
-	}
-	s.read.SetMaxOpenConns(readers)
-	s.read.SetMaxIdleConns(readers)
-	return s, nil
+	return connectSQLite(where, busy)
 }
 
-// Close waits for running statements and closes the file.
+// Close waits for running statements and gives the database up.
 func (s *Store) Close() error {
-	if err := errors.Join(s.read.Close(), s.write.Close()); err != nil {
+	if err := errors.Join(s.read.Close(), s.write.Close(), s.engine.close()); err != nil {
 		return fmt.Errorf("close store: %w", err)
-	}
-	return nil
-}
-
-// check reads every page. The file is small: stopped sandboxes leave it after
-// their retention. A damaged page found here is better than one found by a call.
-func (s *Store) check(ctx context.Context) error {
-	var verdict string
-	if err := s.write.QueryRowContext(ctx, "PRAGMA quick_check(1)").Scan(&verdict); err != nil {
-		return err
-	}
-	if verdict != "ok" {
-		return damaged{verdict}
 	}
 	return nil
 }

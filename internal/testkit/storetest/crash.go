@@ -27,7 +27,8 @@ type acknowledged struct {
 // Crash proves that a write that returned nil survives kill -9: the test runs
 // itself as a child that writes without end and says what was acknowledged,
 // kills it, opens the store again and looks. reopen opens the store of a place,
-// a folder that the test owns, with what is in it. The child does nothing else
+// a folder that the test owns, with what is in it; it is closed when that test
+// ends. The child does nothing else
 // than this test, so Crash must be called from a test without subtests around it.
 func Crash(t *testing.T, reopen func(t *testing.T, place string) Store) {
 	if place := os.Getenv(crashEnv); place != "" {
@@ -39,36 +40,45 @@ func Crash(t *testing.T, reopen func(t *testing.T, place string) Store) {
 	// Killed after so many acknowledgements: the first writes after opening, and
 	// far enough for the log to be copied into the file between.
 	for _, after := range []int{1, 2, 7, 40, 150, 400} {
-		for _, ack := range killedChild(t, place, after) {
-			if ack.Sandbox != nil {
-				seen[ack.Sandbox.ID] = ack
-			} else {
-				seen[ack.Execution.ID] = ack
-			}
-		}
-		s := reopen(t, place)
-		for id, ack := range seen {
-			if want := ack.Sandbox; want != nil {
-				got, err := s.Sandbox(t.Context(), id)
-				must(t, err)
-				// The write after the last acknowledged one may be there too.
-				if got.State != want.State && got.State != sandbox.Stopped {
-					t.Fatalf("acknowledged %+v, found %+v", *want, got)
+		acks := killedChild(t, place, after)
+		t.Run(fmt.Sprint("after", after), func(t *testing.T) { // the store is closed with it
+			for _, ack := range acks {
+				if ack.Sandbox != nil {
+					seen[ack.Sandbox.ID] = ack
+				} else {
+					seen[ack.Execution.ID] = ack
 				}
-				got.State, got.StopReason, got.Reason, got.Stopped = want.State, want.StopReason, want.Reason, want.Stopped
-				equal(t, got, *want)
-				continue
 			}
-			want := ack.Execution
-			got, err := s.Execution(t.Context(), want.Sandbox, id)
-			must(t, err)
-			if want.Status != execution.Running {
-				equal(t, got, *want)
+			s := reopen(t, place)
+			for _, ack := range seen {
+				expectAcknowledged(t, s, ack)
 			}
-		}
-		insert(t, s, Sandbox()) // it takes writes again
+			insert(t, s, Sandbox()) // it takes writes again
+		})
 	}
 	t.Logf("%d rows acknowledged, all there", len(seen))
+}
+
+// expectAcknowledged looks for a write that returned nil. The one after the last
+// of them may be there too.
+func expectAcknowledged(t *testing.T, s Store, ack acknowledged) {
+	t.Helper()
+	if want := ack.Sandbox; want != nil {
+		got, err := s.Sandbox(t.Context(), want.ID)
+		must(t, err)
+		if got.State != want.State && got.State != sandbox.Stopped {
+			t.Fatalf("acknowledged %+v, found %+v", *want, got)
+		}
+		got.State, got.StopReason, got.Reason, got.Stopped = want.State, want.StopReason, want.Reason, want.Stopped
+		equal(t, got, *want)
+		return
+	}
+	want := ack.Execution
+	got, err := s.Execution(t.Context(), want.Sandbox, want.ID)
+	must(t, err)
+	if want.Status != execution.Running {
+		equal(t, got, *want)
+	}
 }
 
 // writeUntilKilled is the child.

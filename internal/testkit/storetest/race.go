@@ -70,6 +70,26 @@ func nameRace(t *testing.T, s Store) {
 	}
 }
 
+// nameHandover lets a name go from one sandbox to the next while all want it: a
+// holder that stopped at the wrong moment is no other error than a holder.
+func nameHandover(t *testing.T, s Store) {
+	errs := race(func(int) error {
+		for range rounds {
+			sb := Sandbox()
+			sb.Name = "wanted"
+			err := s.InsertSandbox(t.Context(), sb)
+			if err == nil {
+				err = s.UpdateSandbox(t.Context(), stop(sb, now()))
+			}
+			if err != nil && !fault.Is(err, fault.ResourceAlreadyExists) {
+				return err
+			}
+		}
+		return nil
+	})
+	must(t, errors.Join(errs...))
+}
+
 func finishRace(t *testing.T, s Store) {
 	sb := insert(t, s, Sandbox())
 	for range rounds {

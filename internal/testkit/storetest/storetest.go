@@ -37,6 +37,7 @@ func Run(t *testing.T, open func(t *testing.T) Store) {
 		"StoppedStaysStopped":    stoppedStaysStopped,
 		"NameIsUniqueWhileLive":  nameIsUniqueWhileLive,
 		"NameRace":               nameRace,
+		"NameHandover":           nameHandover,
 		"ExecutionComesBack":     executionComesBack,
 		"ExecutionRefusals":      executionRefusals,
 		"FinishRace":             finishRace,
