@@ -52,6 +52,9 @@ directory. What the daemon needs on the host is put there by "microvm setup";
 				return err
 			}
 			c.Logger = logger
+			if c.Database, err = database(c.Database); err != nil {
+				return err
+			}
 			// The heap is small and guests want the memory: collect early.
 			debug.SetGCPercent(50)
 			ctx, stop := signal.NotifyContext(cmd.Context(), syscall.SIGTERM, syscall.SIGINT)
@@ -62,6 +65,7 @@ directory. What the daemon needs on the host is put there by "microvm setup";
 	f := cmd.Flags()
 	f.StringVar(&c.Instance, "instance", c.Instance, "name of this daemon in all it makes on the host; two daemons need two")
 	f.StringVar(&c.StateDir, "state-dir", c.StateDir, "directory of images, jails, disks and the database; one file system")
+	f.StringVar(&c.Database, "database", "", `postgres:// URL of the database, without a password; "" is an SQLite file in the state directory (default $`+databaseVariable+`)`)
 	f.StringVar(&c.Socket, "socket", c.Socket, "Unix socket of the API, for root")
 	f.StringVar(&c.Listen, "listen", c.Listen, `TCP address of the API; "" is none`)
 	f.StringVar(&c.CgroupRoot, "cgroup-root", c.CgroupRoot, "cgroup v2 directory that is the daemon's alone")

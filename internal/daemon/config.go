@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/microvmd/microvm/internal/sandbox"
+	"github.com/microvmd/microvm/internal/sqlstore"
 )
 
 // Config is everything that a daemon is told. cmd/microvmd fills it from flags
@@ -16,6 +17,7 @@ import (
 type Config struct {
 	Instance string // names this daemon's things on the host; a-z 0-9 '-', 1..16
 	StateDir string // absolute; one file system; root's
+	Database string // postgres:// URL, "" is an SQLite file in StateDir; may hold a password, so it is never logged
 	Socket   string // Unix socket for root, no key wanted
 	Listen   string // TCP address, key wanted always; "" is none
 
@@ -53,6 +55,7 @@ func (c Config) check() error {
 	for name, path := range map[string]string{"state-dir": c.StateDir, "socket": c.Socket, "cgroup-root": c.CgroupRoot, "netns-dir": c.NetnsDir} {
 		wrong(filepath.IsAbs(path) && filepath.Clean(path) == path, "%s is %q and must be a clean absolute path", name, path)
 	}
+	wrong(c.Database == "" || sqlstore.IsURL(c.Database), `database must be a postgres:// URL, or "" for a file in the state directory`)
 	wrong(c.UIDBase >= 1000 && c.UIDBase+c.Limits.Slots < 1<<31, "uid-base is %d and must be at least 1000: a VMM never runs as root or a system user", c.UIDBase)
 	wrong(c.MaxBodyBytes >= 1<<10 && c.MaxBodyBytes <= 1<<30, "max-body-bytes is %d and must be 1024 to %d", c.MaxBodyBytes, 1<<30)
 	wrong(c.OutputMiB >= 64 && c.OutputMiB <= 1<<30, "output-mib is %d and must be 64 to %d", c.OutputMiB, 1<<30)
@@ -64,4 +67,12 @@ func (c Config) check() error {
 		return fmt.Errorf("check configuration: %w", err)
 	}
 	return nil
+}
+
+// database is where the store's is.
+func (c Config) database() string {
+	if c.Database != "" {
+		return c.Database
+	}
+	return filepath.Join(c.StateDir, "microvm.db")
 }

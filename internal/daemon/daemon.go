@@ -83,7 +83,7 @@ func Run(ctx context.Context, c Config) (err error) {
 	}
 	defer unlock()
 
-	store, err := sqlstore.Open(ctx, filepath.Join(c.StateDir, "microvm.db"))
+	store, err := sqlstore.Open(ctx, c.database())
 	if err != nil {
 		return err
 	}

@@ -27,7 +27,7 @@ type trouble struct {
 	passes bool   // the same call may succeed later without a change of the daemon
 }
 
-// isURL tells a database server's address from a file's path.
-func isURL(where string) bool {
+// IsURL tells a database server's address from a file's path.
+func IsURL(where string) bool {
 	return strings.HasPrefix(where, "postgres://") || strings.HasPrefix(where, "postgresql://")
 }

@@ -63,7 +63,7 @@ func open(ctx context.Context, where string, busy time.Duration) (*Store, error)
 }
 
 func connect(where string, busy time.Duration) (*Store, error) {
-	if isURL(where) {
+	if IsURL(where) {
 		return connectPostgres(where, busy)
 	}
 	return connectSQLite(where, busy)
