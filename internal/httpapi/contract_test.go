@@ -5,10 +5,12 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"io"
 	"net/http"
 	"net/url"
 	"os"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -158,7 +160,8 @@ func TestExamplesAreTrue(t *testing.T) {
 				for name, example := range mediaExamples(operation.RequestBody.Value.Content) {
 					body, _ := json.Marshal(example.Value.Value)
 					path := strings.ReplaceAll(path, "{sandbox}", sandboxID)
-					if got := s.do(t, method, path, string(body)); got.StatusCode != http.StatusCreated {
+					got := s.do(t, method, path, string(body))
+					if got.StatusCode/100 != 2 {
 						t.Errorf("%s %s, example %s: %d %s", method, path, name, got.StatusCode, got.body)
 					}
 					sent++
@@ -176,7 +179,7 @@ func TestExamplesAreTrue(t *testing.T) {
 			}
 		}
 	}
-	if sent < 6 || seen < 50 {
+	if sent < 8 || seen < 60 {
 		t.Errorf("only %d requests and %d replies had examples", sent, seen)
 	}
 }
@@ -264,12 +267,12 @@ func TestRequestSchemas(t *testing.T) {
 
 func TestSandboxes(t *testing.T) {
 	s := start(t)
-	got := s.do(t, "POST", "/v1/sandboxes", `{"image":"python","name":"a","vcpus":2,"mem_mib":512,"ttl_seconds":60,"tags":{"job":"42"}}`)
+	got := s.do(t, "POST", "/v1/sandboxes", `{"image":"python","name":"a","vcpus":2,"mem_mib":512,"ttl_seconds":60,"idle_seconds":30,"tags":{"job":"42"}}`)
 	if got.StatusCode != http.StatusCreated {
 		t.Fatalf("create: %d %s", got.StatusCode, got.body)
 	}
 	spec := s.world.spec
-	if spec.Image != "python" || spec.Name != "a" || spec.VCPUs != 2 || spec.MemMiB != 512 || spec.TTL != time.Minute || spec.Tags["job"] != "42" {
+	if spec.Image != "python" || spec.Name != "a" || spec.VCPUs != 2 || spec.MemMiB != 512 || spec.TTL != time.Minute || spec.Idle != 30*time.Second || spec.Tags["job"] != "42" {
 		t.Errorf("create was asked for %+v", spec)
 	}
 	want := `{"boot":"cold","created":"2026-11-30T09:15:02.317Z","expires":"2026-11-30T09:30:02.317Z","id":"` + sandboxID +
@@ -278,8 +281,14 @@ func TestSandboxes(t *testing.T) {
 		t.Errorf("create replied\n%s, want\n%s", got.body, want)
 	}
 	s.do(t, "POST", "/v1/sandboxes", `{"image":"python"}`)
-	if spec := s.world.spec; spec.VCPUs != 0 || spec.MemMiB != 0 || spec.TTL != 0 || spec.Name != "" {
+	if spec := s.world.spec; spec.VCPUs != 0 || spec.MemMiB != 0 || spec.TTL != 0 || spec.Idle != 0 || spec.Name != "" {
 		t.Errorf("what was left out was asked for as %+v", spec)
+	}
+	for _, never := range []string{"-1", "-9000000000000000000"} {
+		s.do(t, "POST", "/v1/sandboxes", `{"image":"python","idle_seconds":`+never+`}`)
+		if spec := s.world.spec; spec.Idle >= 0 {
+			t.Errorf("never (%s) was asked for as %s", never, spec.Idle)
+		}
 	}
 
 	s.world.page = sandbox.Page{Data: []sandbox.Sandbox{s.world.sandbox}, HasMore: true}
@@ -306,6 +315,46 @@ func TestSandboxes(t *testing.T) {
 	}
 }
 
+func TestExtendAndTouch(t *testing.T) {
+	s := start(t)
+	path := "/v1/sandboxes/" + sandboxID
+	got := s.do(t, "POST", path+"/extend", `{"ttl_seconds":3600}`)
+	if got.StatusCode != http.StatusOK || s.world.extended != time.Hour || !strings.Contains(string(got.body), `"expires":"2026-11-30T09:30:02.317Z"`) {
+		t.Errorf("extend: %d %s, asked for %s", got.StatusCode, got.body, s.world.extended)
+	}
+	for n, body := range []string{"", "{}", " { }\n"} {
+		got = s.do(t, "POST", path+"/touch", body)
+		if got.StatusCode != http.StatusOK || s.world.touched != n+1 || !strings.Contains(string(got.body), `"id":"`+sandboxID+`"`) {
+			t.Errorf("touch with body %q: %d %s, touched %d times", body, got.StatusCode, got.body, s.world.touched)
+		}
+	}
+}
+
+// TestEndingsAndBootsAreOfTheSpecification sends every value that a sandbox can
+// have: the client of these tests holds replies against the enums.
+func TestEndingsAndBootsAreOfTheSpecification(t *testing.T) {
+	s := start(t)
+	s.world.sandbox.State, s.world.sandbox.Stopped = sandbox.Stopped, created
+	for reason, stop := range map[sandbox.Reason]sandbox.StopReason{
+		sandbox.ReasonDeleted: sandbox.StopDeleted, sandbox.ReasonTTL: sandbox.StopExpired, sandbox.ReasonIdle: sandbox.StopIdle,
+		sandbox.ReasonVMDied: sandbox.StopFailed,
+	} {
+		for _, boot := range []sandbox.Boot{sandbox.BootCold, sandbox.BootSnapshot} {
+			s.world.sandbox.Reason, s.world.sandbox.StopReason, s.world.sandbox.Boot = reason, stop, boot
+			got := s.do(t, "GET", "/v1/sandboxes/"+sandboxID, "")
+			for _, want := range []string{`"reason":"` + string(reason) + `"`, `"stop_reason":"` + string(stop) + `"`, `"boot":"` + string(boot) + `"`} {
+				if !strings.Contains(string(got.body), want) {
+					t.Errorf("%s lacks %s", got.body, want)
+				}
+			}
+		}
+	}
+	s.world.exe.Status, s.world.exe.ExitCode, s.world.exe.Reason = execution.Vanished, nil, execution.Idle
+	if got := s.do(t, "GET", "/v1/sandboxes/"+sandboxID+"/executions/"+executionID, ""); !strings.Contains(string(got.body), `"reason":"idle"`) {
+		t.Errorf("%s", got.body)
+	}
+}
+
 func TestExecutions(t *testing.T) {
 	s := start(t)
 	runs := "/v1/sandboxes/" + sandboxID + "/executions"
@@ -323,8 +372,8 @@ func TestExecutions(t *testing.T) {
 		return wire
 	}
 	wire := read("?wait=60")
-	if s.world.waited != time.Minute || wire.Stdout != "hello\n" || wire.StdoutTruncated || wire.StdoutBytes != 6 || *wire.DurationMS != 42 || *wire.ExitCode != 0 {
-		t.Errorf("waited %s, got %+v", s.world.waited, wire)
+	if !slices.Equal(s.world.waits, []time.Duration{time.Minute}) || wire.Stdout != "hello\n" || wire.StdoutTruncated || wire.StdoutBytes != 6 || *wire.DurationMS != 42 || *wire.ExitCode != 0 {
+		t.Errorf("waited %s, got %+v", s.world.waits, wire)
 	}
 
 	s.world.exe.Status, s.world.exe.Finished, s.world.exe.ExitCode = execution.Running, time.Time{}, nil
@@ -348,6 +397,86 @@ func TestExecutions(t *testing.T) {
 	if s.world.runs.Sandbox != sandboxID || s.world.runs.Limit != 3 {
 		t.Errorf("list was asked for %+v", s.world.runs)
 	}
+}
+
+// TestStartAndWait: one request for a program that ends soon, and for one that
+// does not a reply that names it before its end.
+func TestStartAndWait(t *testing.T) {
+	const runs = "/v1/sandboxes/" + sandboxID + "/executions"
+	begin := func(t *testing.T, s *service, query string) reply {
+		got := s.do(t, "POST", runs+query, `{"cmd":"true"}`)
+		if got.StatusCode != http.StatusCreated || got.Header.Get("Location") != runs+"/"+executionID {
+			t.Fatalf("%s: %d at %q", query, got.StatusCode, got.Header.Get("Location"))
+		}
+		return got
+	}
+	// stream returns when the header came; the client of contracts does not.
+	stream := func(t *testing.T, s *service, query string) *http.Response {
+		r, err := http.NewRequestWithContext(t.Context(), http.MethodPost, s.URL+runs+query, strings.NewReader(`{"cmd":"true"}`))
+		if err != nil {
+			t.Fatal(err)
+		}
+		r.Header.Set("Authorization", "Bearer "+goodToken)
+		r.Header.Set("Content-Type", "application/json")
+		got, err := s.Client().Do(r)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return got
+	}
+	t.Run("no wait", func(t *testing.T) {
+		s := start(t)
+		for _, query := range []string{"", "?wait=0"} {
+			if got := begin(t, s, query); len(s.world.waits) > 0 || !strings.Contains(string(got.body), `"stdout":"","stdout_bytes":6,"stdout_truncated":true`) {
+				t.Errorf("%q: waited %s, %s", query, s.world.waits, got.body)
+			}
+		}
+	})
+	t.Run("it ends soon", func(t *testing.T) {
+		s := start(t)
+		got := begin(t, s, "?wait=60")
+		if !slices.Equal(s.world.waits, []time.Duration{quietWait}) || got.ContentLength < 0 || !strings.Contains(string(got.body), `"stdout":"hello\n"`) {
+			t.Errorf("waited %s, length %d, %s", s.world.waits, got.ContentLength, got.body)
+		}
+	})
+	t.Run("it ends later", func(t *testing.T) {
+		s := start(t)
+		s.world.exe.Status = execution.Running
+		named := make(chan struct{})
+		s.world.wait = func(n int) {
+			if n == 2 {
+				<-named
+				s.world.exe.Status = execution.Exited
+			}
+		}
+		got := stream(t, s, "?wait=60")
+		defer got.Body.Close()
+		close(named) // only now: the header came before the end
+		var wire gen.Execution
+		if err := json.NewDecoder(got.Body).Decode(&wire); err != nil || wire.Status != gen.ExecutionStatusExited || wire.Stdout != "hello\n" {
+			t.Errorf("%v %+v", err, wire)
+		}
+		if !slices.Equal(s.world.waits, []time.Duration{quietWait, time.Minute - quietWait}) || got.StatusCode != 201 || got.Header.Get("Location") != runs+"/"+executionID {
+			t.Errorf("waited %s, %d at %q", s.world.waits, got.StatusCode, got.Header.Get("Location"))
+		}
+	})
+	t.Run("the wait fails after the header", func(t *testing.T) {
+		s := start(t)
+		s.world.exe.Status = execution.Running
+		s.world.wait = func(n int) {
+			if n == 2 {
+				s.world.err = errors.New("disk gone")
+			}
+		}
+		got := stream(t, s, "?wait=1")
+		defer got.Body.Close()
+		if _, err := io.ReadAll(got.Body); err == nil {
+			t.Error("the reply seems whole")
+		}
+		if !strings.Contains(s.log.String(), "disk gone") {
+			t.Error("the cause was not logged")
+		}
+	})
 }
 
 func TestFiles(t *testing.T) {

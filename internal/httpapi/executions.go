@@ -2,6 +2,9 @@ package httpapi
 
 import (
 	"context"
+	"encoding/json"
+	"fmt"
+	"net/http"
 	"strings"
 	"time"
 	"unicode/utf8"
@@ -27,8 +30,68 @@ func (s *server) CreateExecution(ctx context.Context, r gen.CreateExecutionReque
 	if err != nil {
 		return nil, err
 	}
-	return gen.CreateExecution201JSONResponse(wireExecution(started, nil)), nil
+	path := executionsPath(r.Sandbox) + "/" + started.ID
+	reply := func(wire gen.Execution) gen.CreateExecutionResponseObject {
+		return gen.CreateExecution201JSONResponse{Body: wire, Headers: gen.CreateExecution201ResponseHeaders{Location: path}}
+	}
+	wait := time.Duration(value(r.Params.Wait)) * time.Second
+	if wait == 0 {
+		return reply(wireExecution(started, nil)), nil
+	}
+	soon, err := s.awaitExecution(ctx, r.Sandbox, started.ID, quietWait)
+	if err != nil {
+		return nil, err
+	}
+	if soon.Status != gen.ExecutionStatusRunning {
+		return reply(soon), nil
+	}
+	return longWait{path: path, await: func() (gen.Execution, error) {
+		return s.awaitExecution(ctx, r.Sandbox, started.ID, wait-quietWait)
+	}}, nil
 }
+
+// quietWait is how long a caller that waits for an execution's end hears
+// nothing: most programs have ended by then, and cost one plain reply.
+const quietWait = 100 * time.Millisecond
+
+// longWait replies 201 with the execution's path at once, and with the execution
+// when await returns: a caller whose connection breaks in between knows what to
+// ask for.
+type longWait struct {
+	path  string
+	await func() (gen.Execution, error)
+}
+
+// VisitCreateExecutionResponse writes the reply.
+func (l longWait) VisitCreateExecutionResponse(w http.ResponseWriter) error {
+	w.Header().Set("Content-Type", "application/json")
+	w.Header().Set("Location", l.path)
+	w.WriteHeader(http.StatusCreated)
+	if err := http.NewResponseController(w).Flush(); err != nil {
+		return fmt.Errorf("write reply: %w", err)
+	}
+	wire, err := l.await()
+	if err != nil {
+		return err // cuts the reply
+	}
+	return json.NewEncoder(w).Encode(wire)
+}
+
+// awaitExecution waits for an execution's end, at most for wait, and adds its
+// output.
+func (s *server) awaitExecution(ctx context.Context, sandboxID, id string, wait time.Duration) (gen.Execution, error) {
+	found, err := s.Executions.Wait(ctx, sandboxID, id, wait)
+	if err != nil {
+		return gen.Execution{}, err
+	}
+	output, err := s.Executions.Output(ctx, sandboxID, id)
+	if err != nil {
+		return gen.Execution{}, err
+	}
+	return wireExecution(found, &output), nil
+}
+
+func executionsPath(sandboxID string) string { return "/v1/sandboxes/" + sandboxID + "/executions" }
 
 // ListExecutions is GET /v1/sandboxes/{sandbox}/executions.
 func (s *server) ListExecutions(ctx context.Context, r gen.ListExecutionsRequestObject) (gen.ListExecutionsResponseObject, error) {
@@ -46,7 +109,7 @@ func (s *server) ListExecutions(ctx context.Context, r gen.ListExecutionsRequest
 		return nil, err
 	}
 	list := gen.ListExecutions200JSONResponse{
-		Object: gen.ListObjectList, URL: "/v1/sandboxes/" + r.Sandbox + "/executions", HasMore: found.HasMore,
+		Object: gen.ListObjectList, URL: executionsPath(r.Sandbox), HasMore: found.HasMore,
 		Data: make([]gen.Execution, 0, len(found.Data)),
 	}
 	for _, one := range found.Data {
@@ -63,21 +126,11 @@ func (s *server) GetExecution(ctx context.Context, r gen.GetExecutionRequestObje
 	if !ident.Valid(ident.Execution, r.Execution) {
 		return nil, execution.NotFound()
 	}
-	var found execution.Execution
-	var err error
-	if wait := value(r.Params.Wait); wait > 0 {
-		found, err = s.Executions.Wait(ctx, r.Sandbox, r.Execution, time.Duration(wait)*time.Second)
-	} else {
-		found, err = s.Executions.Get(ctx, r.Sandbox, r.Execution)
-	}
+	found, err := s.awaitExecution(ctx, r.Sandbox, r.Execution, time.Duration(value(r.Params.Wait))*time.Second)
 	if err != nil {
 		return nil, err
 	}
-	output, err := s.Executions.Output(ctx, r.Sandbox, r.Execution)
-	if err != nil {
-		return nil, err
-	}
-	return gen.GetExecution200JSONResponse(wireExecution(found, &output)), nil
+	return gen.GetExecution200JSONResponse(found), nil
 }
 
 // wireExecution is the wire form; without output it says of each stream that

@@ -42,6 +42,8 @@ type world struct {
 	panics bool
 
 	spec     sandbox.Spec
+	extended time.Duration
+	touched  int // times
 	query    sandbox.Query
 	sandbox  sandbox.Sandbox
 	page     sandbox.Page
@@ -49,7 +51,8 @@ type world struct {
 	exe      execution.Execution
 	output   execution.Output
 	runs     execution.Query
-	waited   time.Duration
+	waits    []time.Duration
+	wait     func(n int) // in the n-th of them; may be nil
 	path     string
 	mode     uint32
 	written  int64
@@ -107,6 +110,16 @@ func (w sandboxes) Delete(context.Context, string) (sandbox.Sandbox, error) {
 	return ended, w.fail()
 }
 
+func (w sandboxes) Extend(_ context.Context, _ string, ttl time.Duration) (sandbox.Sandbox, error) {
+	w.extended = ttl
+	return w.sandbox, w.fail()
+}
+
+func (w sandboxes) Touch(context.Context, string) (sandbox.Sandbox, error) {
+	w.touched++
+	return w.sandbox, w.fail()
+}
+
 type executions struct{ *world }
 
 func (w executions) Start(_ context.Context, _ string, spec execution.Spec) (execution.Execution, error) {
@@ -114,12 +127,11 @@ func (w executions) Start(_ context.Context, _ string, spec execution.Spec) (exe
 	return w.exe, w.fail()
 }
 
-func (w executions) Get(context.Context, string, string) (execution.Execution, error) {
-	return w.exe, w.fail()
-}
-
 func (w executions) Wait(_ context.Context, _, _ string, d time.Duration) (execution.Execution, error) {
-	w.waited = d
+	w.waits = append(w.waits, d)
+	if w.wait != nil {
+		w.wait(len(w.waits))
+	}
 	return w.exe, w.fail()
 }
 

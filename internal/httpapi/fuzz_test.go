@@ -8,6 +8,7 @@ import (
 	"net/url"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/getkin/kin-openapi/routers/gorillamux"
 
@@ -28,9 +29,13 @@ func FuzzRequest(f *testing.F) {
 		{"POST", boxes, "", `{"image":["python"],"x":{"y":[{}]}}`},
 		{"POST", boxes, "", `"image"`},
 		{"POST", boxes, "", "{\"image\":\"\xff\\ud800\"}"},
+		{"POST", boxes, "", `{"image":"python","idle_seconds":-1}`},
+		{"POST", box + "/extend", "", `{"ttl_seconds":3600}`},
+		{"POST", box + "/touch", "", ""},
 		{"GET", box, "", ""},
 		{"DELETE", box, "", ""},
 		{"POST", box + "/executions", "", `{"cmd":"sh","args":["-c","exit 3"],"cwd":"/tmp","user":"root","timeout_seconds":10}`},
+		{"POST", box + "/executions", "wait=60", `{"cmd":"true"}`},
 		{"GET", box + "/executions", "ending_before=" + executionID, ""},
 		{"GET", box + "/executions/" + executionID, "wait=60", ""},
 		{"POST", box + "/files", "", `{"path":"a","content":"aGk=","mode":"0644"}`},
@@ -69,8 +74,11 @@ func FuzzRequest(f *testing.F) {
 				t.Fatalf("status %d: no envelope: %s", w.Code, w.Body)
 			}
 		}
-		if spec := world.spec; spec.VCPUs < 0 || spec.VCPUs > 32 || spec.MemMiB < 0 || spec.TTL < 0 || len(spec.Tags) > 10 {
+		if spec := world.spec; spec.VCPUs < 0 || spec.VCPUs > 32 || spec.MemMiB < 0 || spec.TTL < 0 || spec.Idle < -time.Second || spec.Idle > 720*time.Hour || len(spec.Tags) > 10 {
 			t.Fatalf("a noun was asked for %+v", spec)
+		}
+		if world.extended < 0 || world.extended > 720*time.Hour {
+			t.Fatalf("a noun was asked to extend by %s", world.extended)
 		}
 		if route, params, err := router.FindRoute(r); err == nil && method != http.MethodHead {
 			c := &contract{t: t, router: router}

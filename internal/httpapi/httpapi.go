@@ -33,14 +33,18 @@ type Sandboxes interface {
 	List(ctx context.Context, q sandbox.Query) (sandbox.Page, error)
 	// Delete ends a sandbox and returns it stopped.
 	Delete(ctx context.Context, id string) (sandbox.Sandbox, error)
+	// Extend moves the end of a running sandbox's TTL to ttl from now, unless
+	// it is later already.
+	Extend(ctx context.Context, id string, ttl time.Duration) (sandbox.Sandbox, error)
+	// Touch makes the idle time of a running sandbox begin anew.
+	Touch(ctx context.Context, id string) (sandbox.Sandbox, error)
 }
 
 // Executions is what the API does with executions.
 type Executions interface {
 	// Start returns an execution that runs, or one that failed with a reason.
 	Start(ctx context.Context, sandboxID string, spec execution.Spec) (execution.Execution, error)
-	Get(ctx context.Context, sandboxID, id string) (execution.Execution, error)
-	// Wait returns when the execution has ended or d is over.
+	// Wait returns when the execution has ended or d, which may be 0, is over.
 	Wait(ctx context.Context, sandboxID, id string, d time.Duration) (execution.Execution, error)
 	List(ctx context.Context, q execution.Query) (execution.Page, error)
 	Output(ctx context.Context, sandboxID, id string) (execution.Output, error)

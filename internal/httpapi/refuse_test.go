@@ -13,6 +13,7 @@ import (
 func TestRefusals(t *testing.T) {
 	const (
 		boxes = "/v1/sandboxes"
+		box   = boxes + "/" + sandboxID
 		runs  = "/v1/sandboxes/" + sandboxID + "/executions"
 		file  = "/v1/sandboxes/" + sandboxID + "/files"
 	)
@@ -37,6 +38,23 @@ func TestRefusals(t *testing.T) {
 		"vcpus huge":               {"POST", boxes, `{"image":"a","vcpus":1e400}`, nil, fault.ParameterInvalid, "vcpus"},
 		"mem small":                {"POST", boxes, `{"image":"a","mem_mib":1}`, nil, fault.ParameterInvalid, "mem_mib"},
 		"ttl negative":             {"POST", boxes, `{"image":"a","ttl_seconds":-1}`, nil, fault.ParameterInvalid, "ttl_seconds"},
+		"idle zero":                {"POST", boxes, `{"image":"a","idle_seconds":0}`, nil, fault.ParameterInvalid, "idle_seconds"},
+		"idle long":                {"POST", boxes, `{"image":"a","idle_seconds":2592001}`, nil, fault.ParameterInvalid, "idle_seconds"},
+		"idle word":                {"POST", boxes, `{"image":"a","idle_seconds":"never"}`, nil, fault.ParameterInvalid, "idle_seconds"},
+		"idle huge":                {"POST", boxes, `{"image":"a","idle_seconds":-1e30}`, nil, fault.ParameterInvalid, "idle_seconds"},
+		"extend nothing":           {"POST", box + "/extend", `{}`, nil, fault.ParameterMissing, "ttl_seconds"},
+		"extend no body":           {"POST", box + "/extend", ``, kind("application/json"), fault.BodyInvalid, ""},
+		"extend by zero":           {"POST", box + "/extend", `{"ttl_seconds":0}`, nil, fault.ParameterInvalid, "ttl_seconds"},
+		"extend long":              {"POST", box + "/extend", `{"ttl_seconds":2592001}`, nil, fault.ParameterInvalid, "ttl_seconds"},
+		"extend unknown field":     {"POST", box + "/extend", `{"ttl_seconds":1,"idle_seconds":1}`, nil, fault.ParameterInvalid, "idle_seconds"},
+		"extend no sandbox id":     {"POST", boxes + "/x/extend", `{"ttl_seconds":1}`, nil, fault.SandboxNotFound, ""},
+		"touch with a body":        {"POST", box + "/touch", `{"ttl_seconds":1}`, nil, fault.BodyInvalid, ""},
+		"touch with a long body":   {"POST", box + "/touch", strings.Repeat(" ", 100) + `{"a":1}`, nil, fault.BodyInvalid, ""},
+		"touch no sandbox id":      {"POST", boxes + "/x/touch", ``, nil, fault.SandboxNotFound, ""},
+		"touch by GET":             {"GET", box + "/touch", ``, nil, fault.RouteNotFound, ""},
+		"delete with a body":       {"DELETE", box, `{"force":true}`, nil, fault.BodyInvalid, ""},
+		"start wait long":          {"POST", runs + "?wait=61", `{"cmd":"a"}`, nil, fault.ParameterInvalid, "wait"},
+		"start wait word":          {"POST", runs + "?wait=yes", `{"cmd":"a"}`, nil, fault.ParameterInvalid, "wait"},
 		"name upper case":          {"POST", boxes, `{"image":"a","name":"A"}`, nil, fault.ParameterInvalid, "name"},
 		"tag value number":         {"POST", boxes, `{"image":"a","tags":{"k":1}}`, nil, fault.ParameterInvalid, "tags.k"},
 		"tag value long":           {"POST", boxes, `{"image":"a","tags":{"k":"` + strings.Repeat("x", 257) + `"}}`, nil, fault.ParameterInvalid, "tags.k"},

@@ -91,6 +91,21 @@ func checkHeader(r *http.Request, to route) error {
 	return nil
 }
 
+// checkNoBody refuses a body where none is taken: its fields would be ignored
+// silently. An empty object, which some clients send with every POST, has none.
+func checkNoBody(r *http.Request) error {
+	const most = 64 // bytes
+	content, err := io.ReadAll(io.LimitReader(r.Body, most))
+	if err != nil {
+		return fmt.Errorf("read request: %w", err)
+	}
+	text := strings.Join(strings.Fields(string(content)), "")
+	if len(content) == most || text != "" && text != "{}" {
+		return fault.New(fault.BodyInvalid, "this route takes no body; leave it out")
+	}
+	return nil
+}
+
 // readJSON reads a bounded body and checks what encoding/json would let pass:
 // invalid UTF-8, keys that come twice, and bytes after the value.
 func readJSON(r *http.Request, limit int64) (io.ReadCloser, error) {

@@ -45,13 +45,19 @@ func (s *server) route(x *exchange, r *http.Request) {
 		s.fail(x, r, err)
 		return
 	}
-	if found.json {
+	switch {
+	case found.json:
 		content, err := readJSON(r, s.MaxBodyBytes)
 		if err != nil {
 			s.fail(x, r, err)
 			return
 		}
 		r.Body = content
+	case !found.stream:
+		if err := checkNoBody(r); err != nil {
+			s.fail(x, r, err)
+			return
+		}
 	}
 	s.check(s.mux).ServeHTTP(x, r)
 }

@@ -17,6 +17,10 @@ func (s *server) CreateSandbox(ctx context.Context, r gen.CreateSandboxRequestOb
 	if err := checkTagKeys(r.Body.Tags); err != nil {
 		return nil, err
 	}
+	idle, err := idleTime(r.Body.IdleSeconds)
+	if err != nil {
+		return nil, err
+	}
 	made, err := s.Sandboxes.Create(ctx, sandbox.Spec{
 		Image:  r.Body.Image,
 		Name:   value(r.Body.Name),
@@ -24,6 +28,7 @@ func (s *server) CreateSandbox(ctx context.Context, r gen.CreateSandboxRequestOb
 		VCPUs:  value(r.Body.Vcpus),
 		MemMiB: value(r.Body.MemMib),
 		TTL:    time.Duration(value(r.Body.TTLSeconds)) * time.Second,
+		Idle:   idle,
 	})
 	if err != nil {
 		return nil, err
@@ -40,6 +45,21 @@ func checkTagKeys(tags gen.Tags) error {
 		}
 	}
 	return nil
+}
+
+// idleTime reads a field that the schema bounds only from above: the noun's own
+// zero value is the default, and on the wire a zero is a mistake.
+func idleTime(field *int) (time.Duration, error) {
+	switch {
+	case field == nil:
+		return 0, nil
+	case *field == 0:
+		return 0, fault.Param("idle_seconds", "idle_seconds must be at least 1, or negative for never")
+	case *field < 0:
+		return -time.Second, nil
+	default:
+		return time.Duration(*field) * time.Second, nil
+	}
 }
 
 // ListSandboxes is GET /v1/sandboxes.
@@ -94,6 +114,30 @@ func (s *server) DeleteSandbox(ctx context.Context, r gen.DeleteSandboxRequestOb
 		return nil, err
 	}
 	return gen.DeleteSandbox200JSONResponse(wireSandbox(ended)), nil
+}
+
+// ExtendSandbox is POST /v1/sandboxes/{sandbox}/extend.
+func (s *server) ExtendSandbox(ctx context.Context, r gen.ExtendSandboxRequestObject) (gen.ExtendSandboxResponseObject, error) {
+	if err := checkSandbox(r.Sandbox); err != nil {
+		return nil, err
+	}
+	extended, err := s.Sandboxes.Extend(ctx, r.Sandbox, time.Duration(r.Body.TTLSeconds)*time.Second)
+	if err != nil {
+		return nil, err
+	}
+	return gen.ExtendSandbox200JSONResponse(wireSandbox(extended)), nil
+}
+
+// TouchSandbox is POST /v1/sandboxes/{sandbox}/touch.
+func (s *server) TouchSandbox(ctx context.Context, r gen.TouchSandboxRequestObject) (gen.TouchSandboxResponseObject, error) {
+	if err := checkSandbox(r.Sandbox); err != nil {
+		return nil, err
+	}
+	touched, err := s.Sandboxes.Touch(ctx, r.Sandbox)
+	if err != nil {
+		return nil, err
+	}
+	return gen.TouchSandbox200JSONResponse(wireSandbox(touched)), nil
 }
 
 // checkSandbox keeps what is no id at all away from the stores.

@@ -120,6 +120,7 @@ const (
 	ExecutionReasonCommandNotFound  ExecutionReason = "command_not_found"
 	ExecutionReasonDeleted          ExecutionReason = "deleted"
 	ExecutionReasonHostRestarted    ExecutionReason = "host_restarted"
+	ExecutionReasonIdle             ExecutionReason = "idle"
 	ExecutionReasonPermissionDenied ExecutionReason = "permission_denied"
 	ExecutionReasonTTL              ExecutionReason = "ttl"
 	ExecutionReasonTimeout          ExecutionReason = "timeout"
@@ -141,6 +142,8 @@ func (e ExecutionReason) Valid() bool {
 	case ExecutionReasonDeleted:
 		return true
 	case ExecutionReasonHostRestarted:
+		return true
+	case ExecutionReasonIdle:
 		return true
 	case ExecutionReasonPermissionDenied:
 		return true
@@ -261,13 +264,16 @@ func (e SandboxObject) Valid() bool {
 
 // Defines values for SandboxBoot.
 const (
-	SandboxBootCold SandboxBoot = "cold"
+	SandboxBootCold     SandboxBoot = "cold"
+	SandboxBootSnapshot SandboxBoot = "snapshot"
 )
 
 // Valid indicates whether the value is a known member of the SandboxBoot enum.
 func (e SandboxBoot) Valid() bool {
 	switch e {
 	case SandboxBootCold:
+		return true
+	case SandboxBootSnapshot:
 		return true
 	default:
 		return false
@@ -280,6 +286,7 @@ const (
 	SandboxReasonBootFailed    SandboxReason = "boot_failed"
 	SandboxReasonDeleted       SandboxReason = "deleted"
 	SandboxReasonHostRestarted SandboxReason = "host_restarted"
+	SandboxReasonIdle          SandboxReason = "idle"
 	SandboxReasonTTL           SandboxReason = "ttl"
 	SandboxReasonVMDied        SandboxReason = "vm_died"
 )
@@ -294,6 +301,8 @@ func (e SandboxReason) Valid() bool {
 	case SandboxReasonDeleted:
 		return true
 	case SandboxReasonHostRestarted:
+		return true
+	case SandboxReasonIdle:
 		return true
 	case SandboxReasonTTL:
 		return true
@@ -329,6 +338,7 @@ func (e SandboxState) Valid() bool {
 const (
 	SandboxStopReasonExpired SandboxStopReason = "expired"
 	SandboxStopReasonFailed  SandboxStopReason = "failed"
+	SandboxStopReasonIdle    SandboxStopReason = "idle"
 	SandboxStopReasonStopped SandboxStopReason = "stopped"
 )
 
@@ -338,6 +348,8 @@ func (e SandboxStopReason) Valid() bool {
 	case SandboxStopReasonExpired:
 		return true
 	case SandboxStopReasonFailed:
+		return true
+	case SandboxStopReasonIdle:
 		return true
 	case SandboxStopReasonStopped:
 		return true
@@ -568,8 +580,8 @@ type ExecutionList struct {
 	URL ListURL `json:"url"`
 }
 
-// ExecutionReason With `timed_out`: `timeout`. With `vanished`: `ttl`, `deleted`, `vm_died`, `agent_died`,
-// `host_restarted`. With `failed`: `command_not_found`, `permission_denied`, `bad_directory`,
+// ExecutionReason With `timed_out`: `timeout`. With `vanished`: `ttl`, `idle`, `deleted`, `vm_died`,
+// `agent_died`, `host_restarted`. With `failed`: `command_not_found`, `permission_denied`, `bad_directory`,
 // `user_not_found` (change the request), `agent_unreachable` (the node's fault).
 //
 // Examples: timeout
@@ -824,13 +836,22 @@ type Sandbox struct {
 // Examples: sandbox
 type SandboxObject string
 
-// SandboxBoot `cold`: booted from its image.
+// SandboxBoot `cold`: booted from its image. `snapshot`: restored from a template of the node's, made of a booted image.
 //
 // Examples: cold
 type SandboxBoot string
 
 // SandboxCreate What to ask for.
 type SandboxCreate struct {
+	// IdleSeconds After so many seconds without use the sandbox is deleted, also before its TTL ends; at
+	// least 1, or negative for never. A running execution, a file transfer and `touch` are use;
+	// a program that is left in the background and requests that only look are not. The node
+	// may allow less than this range.
+	//
+	//
+	// Examples: 600
+	IdleSeconds *int `json:"idle_seconds,omitempty"`
+
 	// Image The image's id.
 	//
 	// Examples: python
@@ -862,6 +883,14 @@ type SandboxCreate struct {
 	Vcpus *int `json:"vcpus,omitempty"`
 }
 
+// SandboxExtend How much longer it is to live.
+type SandboxExtend struct {
+	// TTLSeconds Time to live from now, in seconds. The node may allow less than this range.
+	//
+	// Examples: 3600
+	TTLSeconds int `json:"ttl_seconds"`
+}
+
 // SandboxList One page of sandboxes, newest first.
 type SandboxList struct {
 	// Data The sandboxes.
@@ -883,9 +912,10 @@ type SandboxList struct {
 	URL ListURL `json:"url"`
 }
 
-// SandboxReason `deleted`: by a caller. `ttl`: its TTL ended. `boot_failed`: the microVM never became usable.
-// `vm_died`: the microVM ended by itself. `agent_died`: the agent inside went silent.
-// `host_restarted`: the daemon came back and found no microVM.
+// SandboxReason `deleted`: by a caller. `ttl`: its TTL ended. `idle`: it was not used for its idle time.
+// `boot_failed`: the microVM never became usable. `vm_died`: the microVM ended by itself.
+// `agent_died`: the agent inside went silent. `host_restarted`: the daemon came back and found
+// no microVM.
 //
 // Examples: ttl
 type SandboxReason string
@@ -896,8 +926,8 @@ type SandboxReason string
 // Examples: running
 type SandboxState string
 
-// SandboxStopReason `stopped`: a caller deleted it. `expired`: its TTL ended. `failed`: the node's or its microVM's
-// doing; `reason` says which.
+// SandboxStopReason `stopped`: a caller deleted it. `expired`: its TTL ended. `idle`: it was not used for its idle
+// time. `failed`: the node's or its microVM's doing; `reason` says which.
 //
 // Examples: expired
 type SandboxStopReason string
@@ -921,6 +951,9 @@ type SandboxID = string
 
 // StartingAfter defines model for StartingAfter.
 type StartingAfter = string
+
+// Wait defines model for Wait.
+type Wait = int
 
 // AtCapacity Every error.
 type AtCapacity = ErrorReply
@@ -985,10 +1018,16 @@ type ListExecutionsParams struct {
 	EndingBefore *EndingBefore `form:"ending_before,omitempty" json:"ending_before,omitempty"`
 }
 
+// CreateExecutionParams defines parameters for CreateExecution.
+type CreateExecutionParams struct {
+	// Wait How long to wait for the execution's end, in seconds.
+	Wait *Wait `form:"wait,omitempty" json:"wait,omitempty"`
+}
+
 // GetExecutionParams defines parameters for GetExecution.
 type GetExecutionParams struct {
-	// Wait How long to wait for the end, in seconds.
-	Wait *int `form:"wait,omitempty" json:"wait,omitempty"`
+	// Wait How long to wait for the execution's end, in seconds.
+	Wait *Wait `form:"wait,omitempty" json:"wait,omitempty"`
 }
 
 // ReadFileParams defines parameters for ReadFile.
@@ -1011,6 +1050,9 @@ type CreateSandboxJSONRequestBody = SandboxCreate
 
 // CreateExecutionJSONRequestBody defines body for CreateExecution for application/json ContentType.
 type CreateExecutionJSONRequestBody = ExecutionCreate
+
+// ExtendSandboxJSONRequestBody defines body for ExtendSandbox for application/json ContentType.
+type ExtendSandboxJSONRequestBody = SandboxExtend
 
 // WriteFileJSONRequestBody defines body for WriteFile for application/json ContentType.
 type WriteFileJSONRequestBody = FileWrite

@@ -131,6 +131,7 @@ const (
 	ExecutionReasonCommandNotFound  ExecutionReason = "command_not_found"
 	ExecutionReasonDeleted          ExecutionReason = "deleted"
 	ExecutionReasonHostRestarted    ExecutionReason = "host_restarted"
+	ExecutionReasonIdle             ExecutionReason = "idle"
 	ExecutionReasonPermissionDenied ExecutionReason = "permission_denied"
 	ExecutionReasonTTL              ExecutionReason = "ttl"
 	ExecutionReasonTimeout          ExecutionReason = "timeout"
@@ -152,6 +153,8 @@ func (e ExecutionReason) Valid() bool {
 	case ExecutionReasonDeleted:
 		return true
 	case ExecutionReasonHostRestarted:
+		return true
+	case ExecutionReasonIdle:
 		return true
 	case ExecutionReasonPermissionDenied:
 		return true
@@ -272,13 +275,16 @@ func (e SandboxObject) Valid() bool {
 
 // Defines values for SandboxBoot.
 const (
-	SandboxBootCold SandboxBoot = "cold"
+	SandboxBootCold     SandboxBoot = "cold"
+	SandboxBootSnapshot SandboxBoot = "snapshot"
 )
 
 // Valid indicates whether the value is a known member of the SandboxBoot enum.
 func (e SandboxBoot) Valid() bool {
 	switch e {
 	case SandboxBootCold:
+		return true
+	case SandboxBootSnapshot:
 		return true
 	default:
 		return false
@@ -291,6 +297,7 @@ const (
 	SandboxReasonBootFailed    SandboxReason = "boot_failed"
 	SandboxReasonDeleted       SandboxReason = "deleted"
 	SandboxReasonHostRestarted SandboxReason = "host_restarted"
+	SandboxReasonIdle          SandboxReason = "idle"
 	SandboxReasonTTL           SandboxReason = "ttl"
 	SandboxReasonVMDied        SandboxReason = "vm_died"
 )
@@ -305,6 +312,8 @@ func (e SandboxReason) Valid() bool {
 	case SandboxReasonDeleted:
 		return true
 	case SandboxReasonHostRestarted:
+		return true
+	case SandboxReasonIdle:
 		return true
 	case SandboxReasonTTL:
 		return true
@@ -340,6 +349,7 @@ func (e SandboxState) Valid() bool {
 const (
 	SandboxStopReasonExpired SandboxStopReason = "expired"
 	SandboxStopReasonFailed  SandboxStopReason = "failed"
+	SandboxStopReasonIdle    SandboxStopReason = "idle"
 	SandboxStopReasonStopped SandboxStopReason = "stopped"
 )
 
@@ -349,6 +359,8 @@ func (e SandboxStopReason) Valid() bool {
 	case SandboxStopReasonExpired:
 		return true
 	case SandboxStopReasonFailed:
+		return true
+	case SandboxStopReasonIdle:
 		return true
 	case SandboxStopReasonStopped:
 		return true
@@ -579,8 +591,8 @@ type ExecutionList struct {
 	URL ListURL `json:"url"`
 }
 
-// ExecutionReason With `timed_out`: `timeout`. With `vanished`: `ttl`, `deleted`, `vm_died`, `agent_died`,
-// `host_restarted`. With `failed`: `command_not_found`, `permission_denied`, `bad_directory`,
+// ExecutionReason With `timed_out`: `timeout`. With `vanished`: `ttl`, `idle`, `deleted`, `vm_died`,
+// `agent_died`, `host_restarted`. With `failed`: `command_not_found`, `permission_denied`, `bad_directory`,
 // `user_not_found` (change the request), `agent_unreachable` (the node's fault).
 //
 // Examples: timeout
@@ -835,13 +847,22 @@ type Sandbox struct {
 // Examples: sandbox
 type SandboxObject string
 
-// SandboxBoot `cold`: booted from its image.
+// SandboxBoot `cold`: booted from its image. `snapshot`: restored from a template of the node's, made of a booted image.
 //
 // Examples: cold
 type SandboxBoot string
 
 // SandboxCreate What to ask for.
 type SandboxCreate struct {
+	// IdleSeconds After so many seconds without use the sandbox is deleted, also before its TTL ends; at
+	// least 1, or negative for never. A running execution, a file transfer and `touch` are use;
+	// a program that is left in the background and requests that only look are not. The node
+	// may allow less than this range.
+	//
+	//
+	// Examples: 600
+	IdleSeconds *int `json:"idle_seconds,omitempty"`
+
 	// Image The image's id.
 	//
 	// Examples: python
@@ -873,6 +894,14 @@ type SandboxCreate struct {
 	Vcpus *int `json:"vcpus,omitempty"`
 }
 
+// SandboxExtend How much longer it is to live.
+type SandboxExtend struct {
+	// TTLSeconds Time to live from now, in seconds. The node may allow less than this range.
+	//
+	// Examples: 3600
+	TTLSeconds int `json:"ttl_seconds"`
+}
+
 // SandboxList One page of sandboxes, newest first.
 type SandboxList struct {
 	// Data The sandboxes.
@@ -894,9 +923,10 @@ type SandboxList struct {
 	URL ListURL `json:"url"`
 }
 
-// SandboxReason `deleted`: by a caller. `ttl`: its TTL ended. `boot_failed`: the microVM never became usable.
-// `vm_died`: the microVM ended by itself. `agent_died`: the agent inside went silent.
-// `host_restarted`: the daemon came back and found no microVM.
+// SandboxReason `deleted`: by a caller. `ttl`: its TTL ended. `idle`: it was not used for its idle time.
+// `boot_failed`: the microVM never became usable. `vm_died`: the microVM ended by itself.
+// `agent_died`: the agent inside went silent. `host_restarted`: the daemon came back and found
+// no microVM.
 //
 // Examples: ttl
 type SandboxReason string
@@ -907,8 +937,8 @@ type SandboxReason string
 // Examples: running
 type SandboxState string
 
-// SandboxStopReason `stopped`: a caller deleted it. `expired`: its TTL ended. `failed`: the node's or its microVM's
-// doing; `reason` says which.
+// SandboxStopReason `stopped`: a caller deleted it. `expired`: its TTL ended. `idle`: it was not used for its idle
+// time. `failed`: the node's or its microVM's doing; `reason` says which.
 //
 // Examples: expired
 type SandboxStopReason string
@@ -932,6 +962,9 @@ type SandboxID = string
 
 // StartingAfter defines model for StartingAfter.
 type StartingAfter = string
+
+// Wait defines model for Wait.
+type Wait = int
 
 // AtCapacity Every error.
 type AtCapacity = ErrorReply
@@ -996,10 +1029,16 @@ type ListExecutionsParams struct {
 	EndingBefore *EndingBefore `form:"ending_before,omitempty" json:"ending_before,omitempty"`
 }
 
+// CreateExecutionParams defines parameters for CreateExecution.
+type CreateExecutionParams struct {
+	// Wait How long to wait for the execution's end, in seconds.
+	Wait *Wait `form:"wait,omitempty" json:"wait,omitempty"`
+}
+
 // GetExecutionParams defines parameters for GetExecution.
 type GetExecutionParams struct {
-	// Wait How long to wait for the end, in seconds.
-	Wait *int `form:"wait,omitempty" json:"wait,omitempty"`
+	// Wait How long to wait for the execution's end, in seconds.
+	Wait *Wait `form:"wait,omitempty" json:"wait,omitempty"`
 }
 
 // ReadFileParams defines parameters for ReadFile.
@@ -1022,6 +1061,9 @@ type CreateSandboxJSONRequestBody = SandboxCreate
 
 // CreateExecutionJSONRequestBody defines body for CreateExecution for application/json ContentType.
 type CreateExecutionJSONRequestBody = ExecutionCreate
+
+// ExtendSandboxJSONRequestBody defines body for ExtendSandbox for application/json ContentType.
+type ExtendSandboxJSONRequestBody = SandboxExtend
 
 // WriteFileJSONRequestBody defines body for WriteFile for application/json ContentType.
 type WriteFileJSONRequestBody = FileWrite
@@ -1057,10 +1099,13 @@ type ServerInterface interface {
 	ListExecutions(w http.ResponseWriter, r *http.Request, sandbox SandboxID, params ListExecutionsParams)
 	// CreateExecution Start an execution
 	// (POST /v1/sandboxes/{sandbox}/executions)
-	CreateExecution(w http.ResponseWriter, r *http.Request, sandbox SandboxID)
+	CreateExecution(w http.ResponseWriter, r *http.Request, sandbox SandboxID, params CreateExecutionParams)
 	// GetExecution Get an execution, and wait for its end
 	// (GET /v1/sandboxes/{sandbox}/executions/{execution})
 	GetExecution(w http.ResponseWriter, r *http.Request, sandbox SandboxID, execution ExecutionID, params GetExecutionParams)
+	// ExtendSandbox Let a sandbox live longer
+	// (POST /v1/sandboxes/{sandbox}/extend)
+	ExtendSandbox(w http.ResponseWriter, r *http.Request, sandbox SandboxID)
 	// ReadFile Read a file
 	// (GET /v1/sandboxes/{sandbox}/files)
 	ReadFile(w http.ResponseWriter, r *http.Request, sandbox SandboxID, params ReadFileParams)
@@ -1070,6 +1115,9 @@ type ServerInterface interface {
 	// WriteFileContent Write a file of any size
 	// (PUT /v1/sandboxes/{sandbox}/files/content)
 	WriteFileContent(w http.ResponseWriter, r *http.Request, sandbox SandboxID, params WriteFileContentParams)
+	// TouchSandbox Keep a sandbox from idling
+	// (POST /v1/sandboxes/{sandbox}/touch)
+	TouchSandbox(w http.ResponseWriter, r *http.Request, sandbox SandboxID)
 }
 
 // ServerInterfaceWrapper converts contexts to parameters.
@@ -1384,8 +1432,24 @@ func (siw *ServerInterfaceWrapper) CreateExecution(w http.ResponseWriter, r *htt
 		return
 	}
 
+	// Parameter object where we will unmarshal all parameters from the context
+	var params CreateExecutionParams
+
+	// ------------- Optional query parameter "wait" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "wait", r.URL.Query(), &params.Wait, runtime.BindQueryParameterOptions{Type: "integer", Format: ""})
+	if err != nil {
+		var requiredError *runtime.RequiredParameterError
+		if errors.As(err, &requiredError) {
+			siw.ErrorHandlerFunc(w, r, &RequiredParamError{ParamName: "wait"})
+		} else {
+			siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "wait", Err: err})
+		}
+		return
+	}
+
 	handler := http.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		siw.Handler.CreateExecution(w, r, sandbox)
+		siw.Handler.CreateExecution(w, r, sandbox, params)
 	}))
 
 	for _, middleware := range siw.HandlerMiddlewares {
@@ -1437,6 +1501,32 @@ func (siw *ServerInterfaceWrapper) GetExecution(w http.ResponseWriter, r *http.R
 
 	handler := http.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		siw.Handler.GetExecution(w, r, sandbox, execution, params)
+	}))
+
+	for _, middleware := range siw.HandlerMiddlewares {
+		handler = middleware(handler)
+	}
+
+	handler.ServeHTTP(w, r)
+}
+
+// ExtendSandbox operation middleware
+func (siw *ServerInterfaceWrapper) ExtendSandbox(w http.ResponseWriter, r *http.Request) {
+
+	var err error
+	_ = err
+
+	// ------------- Path parameter "sandbox" -------------
+	var sandbox SandboxID
+
+	err = runtime.BindStyledParameterWithOptions("simple", "sandbox", r.PathValue("sandbox"), &sandbox, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationPath, Explode: false, Required: true, Type: "string", Format: "", ValueIsUnescaped: true})
+	if err != nil {
+		siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "sandbox", Err: err})
+		return
+	}
+
+	handler := http.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		siw.Handler.ExtendSandbox(w, r, sandbox)
 	}))
 
 	for _, middleware := range siw.HandlerMiddlewares {
@@ -1560,6 +1650,32 @@ func (siw *ServerInterfaceWrapper) WriteFileContent(w http.ResponseWriter, r *ht
 
 	handler := http.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		siw.Handler.WriteFileContent(w, r, sandbox, params)
+	}))
+
+	for _, middleware := range siw.HandlerMiddlewares {
+		handler = middleware(handler)
+	}
+
+	handler.ServeHTTP(w, r)
+}
+
+// TouchSandbox operation middleware
+func (siw *ServerInterfaceWrapper) TouchSandbox(w http.ResponseWriter, r *http.Request) {
+
+	var err error
+	_ = err
+
+	// ------------- Path parameter "sandbox" -------------
+	var sandbox SandboxID
+
+	err = runtime.BindStyledParameterWithOptions("simple", "sandbox", r.PathValue("sandbox"), &sandbox, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationPath, Explode: false, Required: true, Type: "string", Format: "", ValueIsUnescaped: true})
+	if err != nil {
+		siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "sandbox", Err: err})
+		return
+	}
+
+	handler := http.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		siw.Handler.TouchSandbox(w, r, sandbox)
 	}))
 
 	for _, middleware := range siw.HandlerMiddlewares {
@@ -1693,6 +1809,8 @@ func HandlerWithOptions(si ServerInterface, options StdHTTPServerOptions) http.H
 	m.HandleFunc(http.MethodPost+" "+options.BaseURL+"/v1/sandboxes", wrapper.CreateSandbox)
 	m.HandleFunc(http.MethodDelete+" "+options.BaseURL+"/v1/sandboxes/{sandbox}", wrapper.DeleteSandbox)
 	m.HandleFunc(http.MethodGet+" "+options.BaseURL+"/v1/sandboxes/{sandbox}", wrapper.GetSandbox)
+	m.HandleFunc(http.MethodPost+" "+options.BaseURL+"/v1/sandboxes/{sandbox}/extend", wrapper.ExtendSandbox)
+	m.HandleFunc(http.MethodPost+" "+options.BaseURL+"/v1/sandboxes/{sandbox}/touch", wrapper.TouchSandbox)
 	m.HandleFunc(http.MethodGet+" "+options.BaseURL+"/v1/sandboxes/{sandbox}/executions", wrapper.ListExecutions)
 	m.HandleFunc(http.MethodPost+" "+options.BaseURL+"/v1/sandboxes/{sandbox}/executions", wrapper.CreateExecution)
 	m.HandleFunc(http.MethodGet+" "+options.BaseURL+"/v1/sandboxes/{sandbox}/executions/{execution}", wrapper.GetExecution)
@@ -2711,6 +2829,7 @@ func (response ListExecutions503JSONResponse) VisitListExecutionsResponse(w http
 
 type CreateExecutionRequestObject struct {
 	Sandbox SandboxID `json:"sandbox"`
+	Params  CreateExecutionParams
 	Body    *CreateExecutionJSONRequestBody
 }
 
@@ -2718,15 +2837,23 @@ type CreateExecutionResponseObject interface {
 	VisitCreateExecutionResponse(w http.ResponseWriter) error
 }
 
-type CreateExecution201JSONResponse Execution
+type CreateExecution201ResponseHeaders struct {
+	Location string
+}
+
+type CreateExecution201JSONResponse struct {
+	Body    Execution
+	Headers CreateExecution201ResponseHeaders
+}
 
 func (response CreateExecution201JSONResponse) VisitCreateExecutionResponse(w http.ResponseWriter) error {
 
 	var buf bytes.Buffer
-	if err := json.NewEncoder(&buf).Encode(response); err != nil {
+	if err := json.NewEncoder(&buf).Encode(response.Body); err != nil {
 		return err
 	}
 	w.Header().Set("Content-Type", "application/json")
+	w.Header().Set("Location", fmt.Sprint(response.Headers.Location))
 	w.WriteHeader(201)
 	_, err := buf.WriteTo(w)
 	return err
@@ -2998,6 +3125,157 @@ func (response GetExecution500JSONResponse) VisitGetExecutionResponse(w http.Res
 type GetExecution503JSONResponse struct{ UnavailableJSONResponse }
 
 func (response GetExecution503JSONResponse) VisitGetExecutionResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response.Body); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/json")
+	if response.Headers.RequestID != nil {
+		w.Header().Set("Request-Id", fmt.Sprint(*response.Headers.RequestID))
+	}
+	if response.Headers.RetryAfter != nil {
+		w.Header().Set("Retry-After", fmt.Sprint(*response.Headers.RetryAfter))
+	}
+	w.WriteHeader(503)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type ExtendSandboxRequestObject struct {
+	Sandbox SandboxID `json:"sandbox"`
+	Body    *ExtendSandboxJSONRequestBody
+}
+
+type ExtendSandboxResponseObject interface {
+	VisitExtendSandboxResponse(w http.ResponseWriter) error
+}
+
+type ExtendSandbox200JSONResponse Sandbox
+
+func (response ExtendSandbox200JSONResponse) VisitExtendSandboxResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/json")
+	w.WriteHeader(200)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type ExtendSandbox400JSONResponse struct{ BadRequestJSONResponse }
+
+func (response ExtendSandbox400JSONResponse) VisitExtendSandboxResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response.Body); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/json")
+	if response.Headers.RequestID != nil {
+		w.Header().Set("Request-Id", fmt.Sprint(*response.Headers.RequestID))
+	}
+	w.WriteHeader(400)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type ExtendSandbox401JSONResponse struct{ UnauthenticatedJSONResponse }
+
+func (response ExtendSandbox401JSONResponse) VisitExtendSandboxResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response.Body); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/json")
+	if response.Headers.RequestID != nil {
+		w.Header().Set("Request-Id", fmt.Sprint(*response.Headers.RequestID))
+	}
+	if response.Headers.WWWAuthenticate != nil {
+		w.Header().Set("WWW-Authenticate", fmt.Sprint(*response.Headers.WWWAuthenticate))
+	}
+	w.WriteHeader(401)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type ExtendSandbox404JSONResponse struct{ NotFoundJSONResponse }
+
+func (response ExtendSandbox404JSONResponse) VisitExtendSandboxResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response.Body); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/json")
+	if response.Headers.Allow != nil {
+		w.Header().Set("Allow", fmt.Sprint(*response.Headers.Allow))
+	}
+	if response.Headers.RequestID != nil {
+		w.Header().Set("Request-Id", fmt.Sprint(*response.Headers.RequestID))
+	}
+	w.WriteHeader(404)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type ExtendSandbox409JSONResponse struct{ ConflictJSONResponse }
+
+func (response ExtendSandbox409JSONResponse) VisitExtendSandboxResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response.Body); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/json")
+	if response.Headers.RequestID != nil {
+		w.Header().Set("Request-Id", fmt.Sprint(*response.Headers.RequestID))
+	}
+	w.WriteHeader(409)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type ExtendSandbox413JSONResponse struct{ TooLargeJSONResponse }
+
+func (response ExtendSandbox413JSONResponse) VisitExtendSandboxResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response.Body); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/json")
+	if response.Headers.RequestID != nil {
+		w.Header().Set("Request-Id", fmt.Sprint(*response.Headers.RequestID))
+	}
+	w.WriteHeader(413)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type ExtendSandbox500JSONResponse struct{ InternalErrorJSONResponse }
+
+func (response ExtendSandbox500JSONResponse) VisitExtendSandboxResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response.Body); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/json")
+	if response.Headers.RequestID != nil {
+		w.Header().Set("Request-Id", fmt.Sprint(*response.Headers.RequestID))
+	}
+	w.WriteHeader(500)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type ExtendSandbox503JSONResponse struct{ UnavailableJSONResponse }
+
+func (response ExtendSandbox503JSONResponse) VisitExtendSandboxResponse(w http.ResponseWriter) error {
 
 	var buf bytes.Buffer
 	if err := json.NewEncoder(&buf).Encode(response.Body); err != nil {
@@ -3543,6 +3821,139 @@ func (response WriteFileContent507JSONResponse) VisitWriteFileContentResponse(w 
 	return err
 }
 
+type TouchSandboxRequestObject struct {
+	Sandbox SandboxID `json:"sandbox"`
+}
+
+type TouchSandboxResponseObject interface {
+	VisitTouchSandboxResponse(w http.ResponseWriter) error
+}
+
+type TouchSandbox200JSONResponse Sandbox
+
+func (response TouchSandbox200JSONResponse) VisitTouchSandboxResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/json")
+	w.WriteHeader(200)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type TouchSandbox400JSONResponse struct{ BadRequestJSONResponse }
+
+func (response TouchSandbox400JSONResponse) VisitTouchSandboxResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response.Body); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/json")
+	if response.Headers.RequestID != nil {
+		w.Header().Set("Request-Id", fmt.Sprint(*response.Headers.RequestID))
+	}
+	w.WriteHeader(400)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type TouchSandbox401JSONResponse struct{ UnauthenticatedJSONResponse }
+
+func (response TouchSandbox401JSONResponse) VisitTouchSandboxResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response.Body); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/json")
+	if response.Headers.RequestID != nil {
+		w.Header().Set("Request-Id", fmt.Sprint(*response.Headers.RequestID))
+	}
+	if response.Headers.WWWAuthenticate != nil {
+		w.Header().Set("WWW-Authenticate", fmt.Sprint(*response.Headers.WWWAuthenticate))
+	}
+	w.WriteHeader(401)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type TouchSandbox404JSONResponse struct{ NotFoundJSONResponse }
+
+func (response TouchSandbox404JSONResponse) VisitTouchSandboxResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response.Body); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/json")
+	if response.Headers.Allow != nil {
+		w.Header().Set("Allow", fmt.Sprint(*response.Headers.Allow))
+	}
+	if response.Headers.RequestID != nil {
+		w.Header().Set("Request-Id", fmt.Sprint(*response.Headers.RequestID))
+	}
+	w.WriteHeader(404)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type TouchSandbox409JSONResponse struct{ ConflictJSONResponse }
+
+func (response TouchSandbox409JSONResponse) VisitTouchSandboxResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response.Body); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/json")
+	if response.Headers.RequestID != nil {
+		w.Header().Set("Request-Id", fmt.Sprint(*response.Headers.RequestID))
+	}
+	w.WriteHeader(409)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type TouchSandbox500JSONResponse struct{ InternalErrorJSONResponse }
+
+func (response TouchSandbox500JSONResponse) VisitTouchSandboxResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response.Body); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/json")
+	if response.Headers.RequestID != nil {
+		w.Header().Set("Request-Id", fmt.Sprint(*response.Headers.RequestID))
+	}
+	w.WriteHeader(500)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type TouchSandbox503JSONResponse struct{ UnavailableJSONResponse }
+
+func (response TouchSandbox503JSONResponse) VisitTouchSandboxResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response.Body); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/json")
+	if response.Headers.RequestID != nil {
+		w.Header().Set("Request-Id", fmt.Sprint(*response.Headers.RequestID))
+	}
+	if response.Headers.RetryAfter != nil {
+		w.Header().Set("Retry-After", fmt.Sprint(*response.Headers.RetryAfter))
+	}
+	w.WriteHeader(503)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
 // StrictServerInterface represents all server handlers.
 type StrictServerInterface interface {
 	// GetRootSpecification This file, at the root
@@ -3578,6 +3989,9 @@ type StrictServerInterface interface {
 	// GetExecution Get an execution, and wait for its end
 	// (GET /v1/sandboxes/{sandbox}/executions/{execution})
 	GetExecution(ctx context.Context, request GetExecutionRequestObject) (GetExecutionResponseObject, error)
+	// ExtendSandbox Let a sandbox live longer
+	// (POST /v1/sandboxes/{sandbox}/extend)
+	ExtendSandbox(ctx context.Context, request ExtendSandboxRequestObject) (ExtendSandboxResponseObject, error)
 	// ReadFile Read a file
 	// (GET /v1/sandboxes/{sandbox}/files)
 	ReadFile(ctx context.Context, request ReadFileRequestObject) (ReadFileResponseObject, error)
@@ -3587,6 +4001,9 @@ type StrictServerInterface interface {
 	// WriteFileContent Write a file of any size
 	// (PUT /v1/sandboxes/{sandbox}/files/content)
 	WriteFileContent(ctx context.Context, request WriteFileContentRequestObject) (WriteFileContentResponseObject, error)
+	// TouchSandbox Keep a sandbox from idling
+	// (POST /v1/sandboxes/{sandbox}/touch)
+	TouchSandbox(ctx context.Context, request TouchSandboxRequestObject) (TouchSandboxResponseObject, error)
 }
 
 type StrictHandlerFunc func(ctx context.Context, w http.ResponseWriter, r *http.Request, request any) (any, error)
@@ -3861,10 +4278,11 @@ func (sh *strictHandler) ListExecutions(w http.ResponseWriter, r *http.Request, 
 }
 
 // CreateExecution operation middleware
-func (sh *strictHandler) CreateExecution(w http.ResponseWriter, r *http.Request, sandbox SandboxID) {
+func (sh *strictHandler) CreateExecution(w http.ResponseWriter, r *http.Request, sandbox SandboxID, params CreateExecutionParams) {
 	var request CreateExecutionRequestObject
 
 	request.Sandbox = sandbox
+	request.Params = params
 
 	var body CreateExecutionJSONRequestBody
 	if err := runtime.BindJSONBody(r, &body); err != nil {
@@ -3914,6 +4332,39 @@ func (sh *strictHandler) GetExecution(w http.ResponseWriter, r *http.Request, sa
 		sh.options.ResponseErrorHandlerFunc(w, r, err)
 	} else if validResponse, ok := response.(GetExecutionResponseObject); ok {
 		if err := validResponse.VisitGetExecutionResponse(w); err != nil {
+			sh.options.ResponseErrorHandlerFunc(w, r, err)
+		}
+	} else if response != nil {
+		sh.options.ResponseErrorHandlerFunc(w, r, fmt.Errorf("unexpected response type: %T", response))
+	}
+}
+
+// ExtendSandbox operation middleware
+func (sh *strictHandler) ExtendSandbox(w http.ResponseWriter, r *http.Request, sandbox SandboxID) {
+	var request ExtendSandboxRequestObject
+
+	request.Sandbox = sandbox
+
+	var body ExtendSandboxJSONRequestBody
+	if err := runtime.BindJSONBody(r, &body); err != nil {
+		sh.options.RequestErrorHandlerFunc(w, r, fmt.Errorf("can't decode JSON body: %w", err))
+		return
+	}
+	request.Body = &body
+
+	handler := func(ctx context.Context, w http.ResponseWriter, r *http.Request, request interface{}) (interface{}, error) {
+		return sh.ssi.ExtendSandbox(ctx, request.(ExtendSandboxRequestObject))
+	}
+	for _, middleware := range sh.middlewares {
+		handler = middleware(handler, "ExtendSandbox")
+	}
+
+	response, err := handler(r.Context(), w, r, request)
+
+	if err != nil {
+		sh.options.ResponseErrorHandlerFunc(w, r, err)
+	} else if validResponse, ok := response.(ExtendSandboxResponseObject); ok {
+		if err := validResponse.VisitExtendSandboxResponse(w); err != nil {
 			sh.options.ResponseErrorHandlerFunc(w, r, err)
 		}
 	} else if response != nil {
@@ -4003,6 +4454,32 @@ func (sh *strictHandler) WriteFileContent(w http.ResponseWriter, r *http.Request
 		sh.options.ResponseErrorHandlerFunc(w, r, err)
 	} else if validResponse, ok := response.(WriteFileContentResponseObject); ok {
 		if err := validResponse.VisitWriteFileContentResponse(w); err != nil {
+			sh.options.ResponseErrorHandlerFunc(w, r, err)
+		}
+	} else if response != nil {
+		sh.options.ResponseErrorHandlerFunc(w, r, fmt.Errorf("unexpected response type: %T", response))
+	}
+}
+
+// TouchSandbox operation middleware
+func (sh *strictHandler) TouchSandbox(w http.ResponseWriter, r *http.Request, sandbox SandboxID) {
+	var request TouchSandboxRequestObject
+
+	request.Sandbox = sandbox
+
+	handler := func(ctx context.Context, w http.ResponseWriter, r *http.Request, request interface{}) (interface{}, error) {
+		return sh.ssi.TouchSandbox(ctx, request.(TouchSandboxRequestObject))
+	}
+	for _, middleware := range sh.middlewares {
+		handler = middleware(handler, "TouchSandbox")
+	}
+
+	response, err := handler(r.Context(), w, r, request)
+
+	if err != nil {
+		sh.options.ResponseErrorHandlerFunc(w, r, err)
+	} else if validResponse, ok := response.(TouchSandboxResponseObject); ok {
+		if err := validResponse.VisitTouchSandboxResponse(w); err != nil {
 			sh.options.ResponseErrorHandlerFunc(w, r, err)
 		}
 	} else if response != nil {
