@@ -18,6 +18,9 @@ import (
 const (
 	sandboxID   = "sb_01KBA3ZJ7M8QW2X4Y6V8T0R2P4"
 	executionID = "exe_01KBA3ZM2N9RX3Y5Z7W9V1S3Q5"
+
+	executionsAt  = "/v1/sandboxes/" + sandboxID + "/executions"
+	executionPath = executionsAt + "/" + executionID
 )
 
 // handlers answer one request each, in order; the last one goes on answering.
@@ -105,6 +108,8 @@ func TestRepeats(t *testing.T) {
 	ok := reply(200, sandbox())
 	get := func(c *Client) error { _, err := c.Sandboxes.Retrieve(t.Context(), sandboxID); return err }
 	remove := func(c *Client) error { _, err := c.Sandboxes.Delete(t.Context(), sandboxID); return err }
+	touch := func(c *Client) error { _, err := c.Sandboxes.Touch(t.Context(), sandboxID); return err }
+	extend := func(c *Client) error { _, err := c.Sandboxes.Extend(t.Context(), sandboxID, 60); return err }
 	create := func(c *Client) error {
 		_, err := c.Sandboxes.Create(t.Context(), SandboxCreate{Image: "python"})
 		return err
@@ -124,6 +129,9 @@ func TestRepeats(t *testing.T) {
 		{"get does not wait for an hour", handlers{never}, get, 1, true},
 		{"get after an internal error", handlers{internal, ok}, get, 1, true},
 		{"delete after a cut", handlers{cut(""), ok}, remove, 2, false},
+		{"touch after a cut", handlers{cut(""), ok}, touch, 2, false},
+		{"touch while stopping", handlers{stopping, ok}, touch, 2, false},
+		{"extend after a cut is not repeated", handlers{cut(""), ok}, extend, 1, true},
 		{"create after a cut is not repeated", handlers{cut(""), ok}, create, 1, true},
 		{"create on a full node is not repeated", handlers{full, ok}, create, 1, true},
 		{"create while stopping is not repeated", handlers{stopping, ok}, create, 1, true},
@@ -338,6 +346,32 @@ func TestIDsCannotBecomePaths(t *testing.T) {
 	}
 	if got := r.seen(); len(got) != 1 || got[0] != "GET /v1/sandboxes/..%2Fkeys%3Fx=1%23y" {
 		t.Fatalf("requests %q", got)
+	}
+}
+
+func TestExtendAndTouch(t *testing.T) {
+	var body []byte
+	r := serve(t, handlers{func(w http.ResponseWriter, req *http.Request) {
+		body, _ = io.ReadAll(req.Body)
+		reply(200, sandbox())(w, req)
+	}})
+	if sb, err := r.Sandboxes.Extend(t.Context(), sandboxID, 3600); err != nil || sb.ID != sandboxID || string(body) != `{"ttl_seconds":3600}` {
+		t.Fatalf("%+v %v, sent %s", sb, err, body)
+	}
+	if sb, err := r.Sandboxes.Touch(t.Context(), sandboxID); err != nil || sb.ID != sandboxID || len(body) != 0 {
+		t.Fatalf("%+v %v, sent %s", sb, err, body)
+	}
+	if _, err := r.Sandboxes.Create(t.Context(), SandboxCreate{Image: "python", IdleSeconds: new(-1)}); err != nil || string(body) != `{"idle_seconds":-1,"image":"python"}` {
+		t.Fatalf("%v, sent %s", err, body)
+	}
+	at := "POST /v1/sandboxes/" + sandboxID
+	if got := strings.Join(r.seen(), "\n"); got != at+"/extend\n"+at+"/touch\nPOST /v1/sandboxes" {
+		t.Fatalf("requests %s", got)
+	}
+	for _, id := range []string{"", ".."} {
+		if _, err := r.Sandboxes.Touch(t.Context(), id); err == nil || !strings.HasPrefix(err.Error(), "touch sandbox: ") {
+			t.Fatalf("%q: %v", id, err)
+		}
 	}
 }
 

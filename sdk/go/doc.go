@@ -30,10 +30,15 @@
 //
 // How a program ended is no error of a call: see [Execution.Err].
 //
+// # Names
+//
+// Fields are the API's in Go's own spelling: id is ID, ttl_seconds is TTLSeconds.
+//
 // # Repeats
 //
-// A request is repeated only where a repeat cannot do anything twice: reads and
-// deletes after a lost connection, a 429 or a 503 (its Retry-After is obeyed up
-// to 30 s), everything else only when no connection could be made. Creating on
-// a full node is not repeated: how long to wait for room is the caller's choice.
+// A request is repeated only where a repeat cannot do anything twice: reads,
+// deletes and touches after a lost connection, a 429 or a 503 (its Retry-After
+// is obeyed up to 30 s), everything else only when no connection could be made.
+// Creating on a full node is not repeated: how long to wait for room is the
+// caller's choice.
 package microvm

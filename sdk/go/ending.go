@@ -7,7 +7,6 @@ import "fmt"
 const (
 	statusCanceled ExecutionStatus = "canceled"
 
-	reasonIdle     ExecutionReason = "idle"
 	reasonHostOOM  ExecutionReason = "host_oom"
 	reasonNodeLost ExecutionReason = "node_lost"
 )
@@ -62,8 +61,8 @@ func vanished(reason ExecutionReason) (message, remedy string) {
 	switch reason {
 	case ExecutionReasonTTL:
 		cause, remedy = "its TTL ended", "run it again in a new sandbox with a longer TTL"
-	case reasonIdle:
-		cause = "it was idle for too long"
+	case ExecutionReasonIdle:
+		cause, remedy = "it was not used for its idle time", "run it again in a new sandbox with a longer idle time, or touch the sandbox meanwhile"
 	case ExecutionReasonDeleted:
 		cause, remedy = "it was deleted", "run it again in a new sandbox, if its answer is still wanted"
 	case ExecutionReasonVMDied:

@@ -34,7 +34,7 @@ func TestErrFollowsTheTable(t *testing.T) {
 		{"timed_out", "timeout", []string{"exceeded its timeout of 300 s and was killed", "too slow, not crashed"}},
 		{"canceled", "canceled", []string{"was cancelled"}},
 		{"vanished", "ttl", []string{"the sandbox was taken away (its TTL ended); your code did not fail", "longer TTL"}},
-		{"vanished", "idle", []string{notFailed, "idle"}},
+		{"vanished", "idle", []string{"the sandbox was taken away (it was not used for its idle time); your code did not fail", "longer idle time", "touch"}},
 		{"vanished", "deleted", []string{notFailed, "it was deleted"}},
 		{"vanished", "vm_died", []string{notFailed, "microVM died"}},
 		{"vanished", "agent_died", []string{notFailed, "agent died"}},
@@ -67,7 +67,7 @@ func TestErrFollowsTheTable(t *testing.T) {
 		reasons[test.reason] = true
 	}
 	for _, reason := range []ExecutionReason{
-		ExecutionReasonTimeout, ExecutionReasonTTL, ExecutionReasonDeleted, ExecutionReasonVMDied, ExecutionReasonAgentDied, ExecutionReasonHostRestarted,
+		ExecutionReasonTimeout, ExecutionReasonTTL, ExecutionReasonIdle, ExecutionReasonDeleted, ExecutionReasonVMDied, ExecutionReasonAgentDied, ExecutionReasonHostRestarted,
 		ExecutionReasonCommandNotFound, ExecutionReasonPermissionDenied, ExecutionReasonBadDirectory, ExecutionReasonUserNotFound, ExecutionReasonAgentUnreachable,
 	} {
 		if !reasons[reason] {
@@ -76,11 +76,23 @@ func TestErrFollowsTheTable(t *testing.T) {
 	}
 }
 
+func TestRunOfAShortProgramIsOneRequest(t *testing.T) {
+	ended := execution("exited")
+	ended.ExitCode, ended.Stdout = new(3), "hello\n"
+	r := serve(t, handlers{reply(201, ended, "Location", executionPath)})
+	exe, err := r.Run(t.Context(), sandboxID, "python3", "main.py")
+	if err != nil || exe.Stdout != "hello\n" || *exe.ExitCode != 3 || exe.Err() != nil {
+		t.Fatalf("%+v %v", exe, err)
+	}
+	if got := r.seen(); len(got) != 1 || got[0] != "POST "+executionsAt+"?wait=60" {
+		t.Fatalf("requests %q", got)
+	}
+}
+
 func TestRunWaitsUntilTheEnd(t *testing.T) {
 	ended := execution("exited")
 	ended.ExitCode, ended.Stdout = new(3), "hello\n"
-	r := serve(t, handlers{
-		reply(201, execution("running")),
+	after := handlers{
 		reply(200, execution("running")),
 		cut(halfReply),
 		refusal(503, ErrorTypeAPIError, ErrorCodeShuttingDown, "Retry-After", "1"),
@@ -88,26 +100,47 @@ func TestRunWaitsUntilTheEnd(t *testing.T) {
 		cut(""),
 		reply(200, execution("running")),
 		reply(200, ended),
-	})
-	exe, err := r.Run(t.Context(), sandboxID, "python3", "main.py")
-	if err != nil || exe.Stdout != "hello\n" || *exe.ExitCode != 3 || exe.Err() != nil {
-		t.Fatalf("%+v %v", exe, err)
 	}
-	requests := r.seen()
-	posts := 0
-	for _, request := range requests {
-		if strings.HasPrefix(request, "POST") {
-			posts++
-		} else if !strings.HasSuffix(request, executionID+"?wait=60") {
-			t.Fatalf("request %q", request)
-		}
+	for name, first := range map[string]http.HandlerFunc{
+		"still running":                reply(201, execution("running"), "Location", executionPath),
+		"cut after it was named":       cut("HTTP/1.1 201 Created\r\nLocation: " + executionPath + "\r\nContent-Length: 900\r\n\r\n"),
+		"cut in the middle":            cut("HTTP/1.1 201 Created\r\nLocation: " + executionPath + "\r\nContent-Length: 900\r\n\r\n{\"id\": \"ex"),
+		"cut by a server of chunks":    cut("HTTP/1.1 201 Created\r\nLocation: " + executionPath + "\r\nTransfer-Encoding: chunked\r\n\r\n"),
+		"a proxy put itself before it": cut("HTTP/1.1 201 Created\r\nLocation: https://node.example/box" + executionPath + "\r\nContent-Length: 900\r\n\r\n"),
+	} {
+		t.Run(name, func(t *testing.T) {
+			r := serve(t, append(handlers{first}, after...))
+			exe, err := r.Run(t.Context(), sandboxID, "python3", "main.py")
+			if err != nil || exe.Stdout != "hello\n" || *exe.ExitCode != 3 || exe.Err() != nil {
+				t.Fatalf("%+v %v", exe, err)
+			}
+			requests := r.seen()
+			posts := 0
+			for _, request := range requests {
+				if strings.HasPrefix(request, "POST") {
+					posts++
+				} else if !strings.HasSuffix(request, executionID+"?wait=60") {
+					t.Fatalf("request %q", request)
+				}
+			}
+			if posts != 1 || len(requests) != 8 {
+				t.Fatalf("requests %q", requests)
+			}
+			// At least: the transport repeats some lost reads without a pause by itself.
+			if len(r.pauses) < 4 || r.pauses[0] != pollPause {
+				t.Fatalf("pauses %v: an answer that came at once must be followed by one", r.pauses)
+			}
+		})
 	}
-	if posts != 1 || len(requests) != 8 {
-		t.Fatalf("requests %q", requests)
-	}
-	// At least: the transport repeats some lost reads without a pause by itself.
-	if len(r.pauses) < 4 || r.pauses[0] != pollPause {
-		t.Fatalf("pauses %v: an answer that came at once must be followed by one", r.pauses)
+}
+
+// A start whose reply never named the execution is not repeated: it may run.
+func TestRunWhoseStartIsLost(t *testing.T) {
+	r := serve(t, handlers{cut(""), reply(201, execution("exited"))})
+	exe, err := r.Run(t.Context(), sandboxID, "python3")
+	var lost *ConnectionError
+	if exe != nil || !errors.As(err, &lost) || !lost.Sent || len(r.seen()) != 1 {
+		t.Fatalf("%+v %v %q", exe, err, r.seen())
 	}
 }
 
@@ -122,18 +155,43 @@ func TestRunDoesNotWaitForWhatNeverStarted(t *testing.T) {
 }
 
 func TestRunThatIsCutShortNamesTheExecution(t *testing.T) {
-	ctx, cancel := context.WithCancel(t.Context())
-	r := serve(t, handlers{reply(201, execution("running")), func(_ http.ResponseWriter, req *http.Request) {
-		cancel()
-		<-req.Context().Done()
-	}})
-	exe, err := r.Run(ctx, sandboxID, "sleep", "60")
-	if !errors.Is(err, context.Canceled) || exe == nil || exe.ID != executionID || !strings.Contains(err.Error(), executionID) {
-		t.Fatalf("%+v %v", exe, err)
+	for name, script := range map[string]func(hang http.HandlerFunc) handlers{
+		"in the first request": func(hang http.HandlerFunc) handlers { return handlers{hang} },
+		"in a later one": func(hang http.HandlerFunc) handlers {
+			return handlers{reply(201, execution("running"), "Location", executionPath), hang}
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			ctx, cancel := context.WithCancel(t.Context())
+			r := serve(t, script(func(w http.ResponseWriter, req *http.Request) {
+				w.Header().Set("Location", executionPath)
+				w.WriteHeader(http.StatusCreated)
+				_ = http.NewResponseController(w).Flush()
+				// The caller has the header when it leaves; see named.
+				<-req.Context().Done()
+			}))
+			r.http.Transport = named{cancel}
+			exe, err := r.Run(ctx, sandboxID, "sleep", "60")
+			if !errors.Is(err, context.Canceled) || exe == nil || exe.ID != executionID || !strings.Contains(err.Error(), executionID) {
+				t.Fatalf("%+v %v", exe, err)
+			}
+			if exe.Err() == nil || exe.Ended() {
+				t.Fatal("an execution that still runs has no answer yet")
+			}
+		})
 	}
-	if exe.Err() == nil {
-		t.Fatal("an execution that still runs has no answer yet")
+}
+
+// named is a transport whose caller leaves when the header of a reply without
+// an end has come.
+type named struct{ leave func() }
+
+func (n named) RoundTrip(r *http.Request) (*http.Response, error) {
+	reply, err := http.DefaultTransport.RoundTrip(r)
+	if err == nil && reply.ContentLength < 0 {
+		n.leave()
 	}
+	return reply, err
 }
 
 func TestWaitGivesUpOnADaemonThatStaysAway(t *testing.T) {

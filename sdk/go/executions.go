@@ -7,6 +7,7 @@ import (
 	"net/http"
 	"net/url"
 	"strconv"
+	"strings"
 	"time"
 )
 
@@ -70,14 +71,18 @@ func (s *ExecutionService) Wait(ctx context.Context, sandbox, id string) (*Execu
 	}
 }
 
-// Run starts a program and waits until it has ended. An error is one of the
-// calls; how the program ended is in the execution and its Err. When the wait
-// was cut short the execution, as last seen, comes back beside the error: it
-// may still run.
+// Run starts a program and waits until it has ended; a short one costs one
+// request. An error is one of the calls; how the program ended is in the
+// execution and its Err. When the wait was cut short the execution, as far as it
+// is known, comes back beside the error: it may still run. As with Wait, a
+// daemon that restarts meanwhile is waited for.
 func (s *ExecutionService) Run(ctx context.Context, sandbox string, spec ExecutionCreate) (*Execution, error) {
-	exe, err := s.Create(ctx, sandbox, spec)
-	if err != nil || exe.Ended() {
+	exe, err := s.begin(ctx, sandbox, spec)
+	if exe == nil || (err == nil && exe.Ended()) {
 		return exe, err
+	}
+	if ctx.Err() != nil {
+		return exe, fmt.Errorf("run %s: %w", exe.ID, err)
 	}
 	ended, err := s.Wait(ctx, sandbox, exe.ID)
 	if err != nil {
@@ -87,6 +92,45 @@ func (s *ExecutionService) Run(ctx context.Context, sandbox string, spec Executi
 		return ended, fmt.Errorf("run %s: %w", exe.ID, err)
 	}
 	return ended, nil
+}
+
+// begin starts a program and waits for its end in the same request. When the
+// reply broke off after the server had named the execution, what is known of it
+// comes back beside the error.
+func (s *ExecutionService) begin(ctx context.Context, sandbox string, spec ExecutionCreate) (*Execution, error) {
+	const verb = "start execution"
+	path, err := executionsPath(sandbox)
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", verb, err)
+	}
+	var id string
+	out := new(Execution)
+	r := request{verb: verb, method: http.MethodPost, path: path, query: waitQuery(waitStep), json: spec, wait: waitStep}
+	err = s.c.try(ctx, r, func(reply *http.Response) error {
+		id = idIn(reply.Header.Get("Location"))
+		return decode(reply, out)
+	})
+	switch {
+	case err == nil:
+		return out, nil
+	case id == "":
+		return nil, err
+	default:
+		known := &Execution{
+			ID: id, Object: ExecutionObjectExecution, Sandbox: sandbox, Cmd: spec.Cmd, Args: spec.Args, Cwd: spec.Cwd, User: spec.User,
+			Status: ExecutionStatusRunning,
+		}
+		return known, err
+	}
+}
+
+// idIn is the execution that a Location names, or "".
+func idIn(location string) string {
+	id := location[strings.LastIndexByte(location, '/')+1:]
+	if !strings.HasPrefix(id, "exe_") {
+		return ""
+	}
+	return id
 }
 
 // List gets one page of a sandbox's executions, newest first, without output.
@@ -130,13 +174,17 @@ func (s *ExecutionService) get(ctx context.Context, verb, sandbox, id string, wa
 	}
 	r := request{verb: verb, method: http.MethodGet, path: path + "/" + segment, wait: wait, retries: retries}
 	if wait > 0 {
-		r.query = url.Values{"wait": {strconv.Itoa(int(wait.Seconds()))}}
+		r.query = waitQuery(wait)
 	}
 	out := new(Execution)
 	if err := s.c.call(ctx, r, out); err != nil {
 		return nil, err
 	}
 	return out, nil
+}
+
+func waitQuery(wait time.Duration) url.Values {
+	return url.Values{"wait": {strconv.Itoa(int(wait.Seconds()))}}
 }
 
 func executionsPath(sandbox string) (string, error) {

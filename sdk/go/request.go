@@ -25,8 +25,9 @@ const (
 	replyLimit = 32 << 20
 	// errorLimit bounds the body of an error reply.
 	errorLimit = 1 << 20
-	// readTimeout bounds one try of a read beyond what it asks the server to
-	// wait: a server that is silent for longer counts as a lost connection.
+	// readTimeout bounds one try of a read, and of a request that waits, beyond
+	// what it asks the server to wait: a server that is silent for longer counts
+	// as a lost connection.
 	readTimeout = time.Minute
 	// maxPause is the longest Retry-After that is waited for.
 	maxPause = 30 * time.Second
@@ -41,39 +42,43 @@ type request struct {
 	method  string
 	path    string
 	query   url.Values
-	json    any       // body as JSON, or nil
-	bytes   []byte    // body as bytes, or nil
-	stream  io.Reader // body that can be read once, or nil
-	size    int64     // of stream in bytes; -1 is unknown
-	wait    time.Duration
-	long    bool // takes as long as it takes: a file
-	retries int  // beyond the client's own
+	json    any           // body as JSON, or nil
+	bytes   []byte        // body as bytes, or nil
+	stream  io.Reader     // body that can be read once, or nil
+	size    int64         // of stream in bytes; -1 is unknown
+	wait    time.Duration // that the server may take before it answers whole
+	long    bool          // takes as long as it takes: a file
+	again   bool          // a repeat does nothing twice although it is no read
+	retries int           // beyond the client's own
 }
 
 // safe reports whether a repeat cannot do anything twice. Deleting is: the
 // specification promises that deleting again changes nothing.
 func (r request) safe() bool {
-	return r.method == http.MethodGet || r.method == http.MethodDelete
+	return r.method == http.MethodGet || r.method == http.MethodDelete || r.again
 }
 
 // call makes the request and decodes its reply into out.
 func (c *Client) call(ctx context.Context, r request, out any) error {
-	return c.try(ctx, r, func(reply *http.Response) error {
-		text, err := io.ReadAll(io.LimitReader(reply.Body, replyLimit+1))
-		if err != nil {
-			return &ConnectionError{Sent: true, Err: err}
-		}
-		if len(text) > replyLimit {
-			return fmt.Errorf("the reply is over %d bytes", replyLimit)
-		}
-		if err := json.Unmarshal(text, out); err != nil {
-			return fmt.Errorf("the reply is not what the API promises: %w", err)
-		}
-		if got, want := objectOf(out); got != want {
-			return fmt.Errorf("the reply is not what the API promises: object is %q, not %q", got, want)
-		}
-		return nil
-	})
+	return c.try(ctx, r, func(reply *http.Response) error { return decode(reply, out) })
+}
+
+// decode reads a reply's body into out.
+func decode(reply *http.Response, out any) error {
+	text, err := io.ReadAll(io.LimitReader(reply.Body, replyLimit+1))
+	if err != nil {
+		return &ConnectionError{Sent: true, Err: err}
+	}
+	if len(text) > replyLimit {
+		return fmt.Errorf("the reply is over %d bytes", replyLimit)
+	}
+	if err := json.Unmarshal(text, out); err != nil {
+		return fmt.Errorf("the reply is not what the API promises: %w", err)
+	}
+	if got, want := objectOf(out); got != want {
+		return fmt.Errorf("the reply is not what the API promises: object is %q, not %q", got, want)
+	}
+	return nil
 }
 
 // try makes the request until read has taken a successful reply, or a repeat is
@@ -108,7 +113,7 @@ func (c *Client) try(ctx context.Context, r request, read func(*http.Response) e
 
 // once makes one try.
 func (c *Client) once(ctx context.Context, r request, read func(*http.Response) error) error {
-	if r.method == http.MethodGet && !r.long {
+	if (r.method == http.MethodGet && !r.long) || r.wait > 0 {
 		var cancel context.CancelFunc
 		ctx, cancel = context.WithTimeout(ctx, readTimeout+r.wait)
 		defer cancel()

@@ -9,14 +9,14 @@ import (
 	"strconv"
 )
 
-// SandboxService creates, finds and deletes sandboxes.
+// SandboxService creates, finds, extends and deletes sandboxes.
 type SandboxService struct{ c *Client }
 
 // Create makes a sandbox and returns when it is running. Only Image is
 // required; optional fields are pointers: new(512) is one. A node that is full
 // answers node_at_capacity. It is repeated only when no connection could be
 // made; after a *ConnectionError with Sent a sandbox may exist, and ends with
-// its TTL.
+// its idle time or its TTL.
 func (s *SandboxService) Create(ctx context.Context, spec SandboxCreate) (*Sandbox, error) {
 	out := new(Sandbox)
 	if err := s.c.call(ctx, request{verb: "create sandbox", method: http.MethodPost, path: "/v1/sandboxes", json: spec}, out); err != nil {
@@ -27,22 +27,38 @@ func (s *SandboxService) Create(ctx context.Context, spec SandboxCreate) (*Sandb
 
 // Retrieve gets one sandbox by its id; one that stopped stays readable for a while.
 func (s *SandboxService) Retrieve(ctx context.Context, id string) (*Sandbox, error) {
-	return s.one(ctx, "get sandbox", http.MethodGet, id)
+	return s.one(ctx, request{verb: "get sandbox", method: http.MethodGet}, id, "")
 }
 
 // Delete kills a sandbox at once and returns it, stopped, when nothing of it is
 // left. Deleting one that has stopped changes nothing and is no error.
 func (s *SandboxService) Delete(ctx context.Context, id string) (*Sandbox, error) {
-	return s.one(ctx, "delete sandbox", http.MethodDelete, id)
+	return s.one(ctx, request{verb: "delete sandbox", method: http.MethodDelete}, id, "")
 }
 
-func (s *SandboxService) one(ctx context.Context, verb, method, id string) (*Sandbox, error) {
+// Extend moves the end of a running sandbox's TTL to ttlSeconds from now, unless
+// it ends later already, and returns it with its new Expires. What is beyond the
+// node's maximum life, counted from Created, is refused and changes nothing.
+func (s *SandboxService) Extend(ctx context.Context, id string, ttlSeconds int) (*Sandbox, error) {
+	return s.one(ctx, request{verb: "extend sandbox", method: http.MethodPost, json: SandboxExtend{TTLSeconds: ttlSeconds}}, id, "/extend")
+}
+
+// Touch counts as use of a running sandbox: its idle time begins anew. Running
+// executions and file transfers do the same by themselves. It is repeated after
+// a lost connection, as touching twice is touching once.
+func (s *SandboxService) Touch(ctx context.Context, id string) (*Sandbox, error) {
+	return s.one(ctx, request{verb: "touch sandbox", method: http.MethodPost, again: true}, id, "/touch")
+}
+
+// one makes a request about one sandbox, to its path and what follows it.
+func (s *SandboxService) one(ctx context.Context, r request, id, below string) (*Sandbox, error) {
 	segment, err := escape("a sandbox", id)
 	if err != nil {
-		return nil, fmt.Errorf("%s: %w", verb, err)
+		return nil, fmt.Errorf("%s: %w", r.verb, err)
 	}
+	r.path = "/v1/sandboxes/" + segment + below
 	out := new(Sandbox)
-	if err := s.c.call(ctx, request{verb: verb, method: method, path: "/v1/sandboxes/" + segment}, out); err != nil {
+	if err := s.c.call(ctx, r, out); err != nil {
 		return nil, err
 	}
 	return out, nil
