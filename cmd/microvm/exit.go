@@ -202,6 +202,8 @@ func flagOf(param string) string {
 		return "--" + field
 	case "ttl_seconds":
 		return "--ttl"
+	case "idle_seconds":
+		return "--idle"
 	case "timeout_seconds":
 		return "--timeout"
 	case "tags", "tag":

@@ -28,6 +28,7 @@ type fakeNode struct {
 	mu         sync.Mutex // guards what follows
 	next       int
 	sandboxes  map[string]*microvm.Sandbox
+	idle       map[string]int // idle_seconds as asked for, by sandbox
 	executions map[string]*microvm.Execution
 	files      map[string][]byte // "sandbox path"
 	modes      map[string]string
@@ -38,7 +39,7 @@ type fakeNode struct {
 
 func newFakeNode() *fakeNode {
 	f := &fakeNode{
-		sandboxes: map[string]*microvm.Sandbox{}, executions: map[string]*microvm.Execution{}, files: map[string][]byte{}, modes: map[string]string{},
+		sandboxes: map[string]*microvm.Sandbox{}, idle: map[string]int{}, executions: map[string]*microvm.Execution{}, files: map[string][]byte{}, modes: map[string]string{},
 		failing: map[string]*microvm.Error{}, events: map[string]chan struct{}{}, gates: map[string]chan struct{}{},
 	}
 	mux := http.NewServeMux()
@@ -48,6 +49,8 @@ func newFakeNode() *fakeNode {
 	mux.HandleFunc("GET /v1/sandboxes", f.keyed("GET sandboxes", f.listSandboxes))
 	mux.HandleFunc("GET /v1/sandboxes/{sandbox}", f.keyed("GET sandbox", f.getSandbox))
 	mux.HandleFunc("DELETE /v1/sandboxes/{sandbox}", f.keyed("DELETE sandbox", f.deleteSandbox))
+	mux.HandleFunc("POST /v1/sandboxes/{sandbox}/extend", f.keyed("POST extend", f.extendSandbox))
+	mux.HandleFunc("POST /v1/sandboxes/{sandbox}/touch", f.keyed("POST touch", f.getSandbox))
 	mux.HandleFunc("POST /v1/sandboxes/{sandbox}/executions", f.keyed("POST execution", f.createExecution))
 	mux.HandleFunc("GET /v1/sandboxes/{sandbox}/executions/{execution}", f.keyed("GET execution", f.getExecution))
 	mux.HandleFunc("PUT /v1/sandboxes/{sandbox}/files/content", f.keyed("PUT file", f.writeFile))
@@ -185,6 +188,9 @@ func (f *fakeNode) createSandbox(w http.ResponseWriter, r *http.Request) {
 		ttl = *spec.TTLSeconds
 	}
 	sb.Expires = sb.Created.Add(time.Duration(ttl) * time.Second)
+	if spec.IdleSeconds != nil {
+		f.idle[sb.ID] = *spec.IdleSeconds
+	}
 	f.sandboxes[sb.ID] = sb
 	send(w, 201, sb)
 }
@@ -231,6 +237,19 @@ func (f *fakeNode) getSandbox(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
+func (f *fakeNode) extendSandbox(w http.ResponseWriter, r *http.Request) {
+	var spec microvm.SandboxExtend
+	if !take(w, r, &spec) {
+		return
+	}
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if sb := f.sandbox(w, r); sb != nil {
+		sb.Expires = time.Now().UTC().Add(time.Duration(spec.TTLSeconds) * time.Second)
+		send(w, 200, sb)
+	}
+}
+
 func (f *fakeNode) deleteSandbox(w http.ResponseWriter, r *http.Request) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -249,9 +268,9 @@ func (f *fakeNode) createExecution(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	f.mu.Lock()
-	defer f.mu.Unlock()
 	sb := f.sandbox(w, r)
 	if sb == nil {
+		f.mu.Unlock()
 		return
 	}
 	exe := &microvm.Execution{
@@ -265,12 +284,29 @@ func (f *fakeNode) createExecution(w http.ResponseWriter, r *http.Request) {
 		exe.TimeoutSeconds = *spec.TimeoutSeconds
 	}
 	f.executions[exe.ID] = exe
-	if program := programs[spec.Cmd]; program == nil {
+	f.mu.Unlock()
+	w.Header().Set("Content-Type", "application/json")
+	w.Header().Set("Location", r.URL.Path+"/"+exe.ID)
+	w.WriteHeader(201)
+	_ = http.NewResponseController(w).Flush()
+	f.happened("end of execution")
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	switch program := programs[spec.Cmd]; {
+	case program == nil:
 		end(exe, microvm.ExecutionStatusFailed, microvm.ExecutionReasonCommandNotFound)
-	} else if spec.Cmd == "refuse" {
-		program(f, exe)
+	case spec.Cmd == "long": // longer than a caller can wait in one request
+	case spec.Cmd == "lost":
+		panic(http.ErrAbortHandler)
+	default:
+		f.finish(exe)
 	}
-	send(w, 201, exe)
+	_ = json.NewEncoder(w).Encode(exe)
+}
+
+func (f *fakeNode) finish(exe *microvm.Execution) {
+	programs[exe.Cmd](f, exe)
+	exe.Finished, exe.DurationMS = new(time.Now().UTC()), new(int64(1))
 }
 
 func (f *fakeNode) getExecution(w http.ResponseWriter, r *http.Request) {
@@ -282,8 +318,7 @@ func (f *fakeNode) getExecution(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	if exe.Status == microvm.ExecutionStatusRunning {
-		programs[exe.Cmd](f, exe)
-		exe.Finished, exe.DurationMS = new(time.Now().UTC()), new(int64(1))
+		f.finish(exe)
 	}
 	send(w, 200, exe)
 }
@@ -341,7 +376,9 @@ func exited(exe *microvm.Execution, code int, stdout, stderr string) {
 
 // programs are what the fake can run.
 var programs = map[string]func(*fakeNode, *microvm.Execution){
-	"say": func(_ *fakeNode, e *microvm.Execution) { exited(e, 0, strings.Join(e.Args, " ")+"\n", "") },
+	"say":  func(_ *fakeNode, e *microvm.Execution) { exited(e, 0, strings.Join(e.Args, " ")+"\n", "") },
+	"long": func(_ *fakeNode, e *microvm.Execution) { exited(e, 0, "at last\n", "") },
+	"lost": func(_ *fakeNode, e *microvm.Execution) { exited(e, 0, "found again\n", "") },
 	"exit": func(_ *fakeNode, e *microvm.Execution) {
 		code, _ := strconv.Atoi(e.Args[0])
 		exited(e, code, "out", "err\n")

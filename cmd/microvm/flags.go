@@ -49,6 +49,35 @@ func (s seconds) pointer() *int {
 	return new(int(s))
 }
 
+// idleTime is a flag for a time without use: as seconds, or "never", which the
+// API takes as a negative number. Zero is not set.
+type idleTime int
+
+const neverIdle = "never"
+
+func (i *idleTime) String() string {
+	if *i < 0 {
+		return neverIdle
+	}
+	return (*seconds)(i).String()
+}
+
+func (i *idleTime) Type() string { return "time" }
+
+func (i *idleTime) Set(text string) error {
+	if text == neverIdle {
+		*i = -1
+		return nil
+	}
+	if err := (*seconds)(i).Set(text); err != nil {
+		return fmt.Errorf("%w, or %s", err, neverIdle)
+	}
+	return nil
+}
+
+// pointer is the value for an optional field of the API.
+func (i idleTime) pointer() *int { return seconds(i).pointer() }
+
 // pairs is a flag k=v that may come several times.
 type pairs map[string]string
 

@@ -93,6 +93,8 @@ func fixEnding(e *microvm.EndingError) string {
 		return "give it a longer --timeout, or less to do"
 	case microvm.ExecutionReasonTTL:
 		return "run it again in a new sandbox with a longer --ttl"
+	case microvm.ExecutionReasonIdle:
+		return "run it again in a new sandbox with a longer --idle, or use microvm sandbox touch meanwhile"
 	case microvm.ExecutionReasonBadDirectory:
 		return "change --cwd, or make the directory first"
 	case microvm.ExecutionReasonUserNotFound:

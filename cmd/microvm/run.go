@@ -53,9 +53,9 @@ See microvm help exit-codes.`,
 	}
 	flags := cmd.Flags()
 	flags.StringArrayVarP(&o.files, "file", "f", nil, "local file to put into the working directory, or LOCAL:REMOTE; - is standard input; may be repeated")
-	o.sandbox.add(flags)
+	o.sandbox.add(cmd)
 	o.execution.add(flags)
-	flags.BoolVar(&o.keep, "keep", false, "leave the sandbox there (it ends with its TTL), and print its id on standard error")
+	flags.BoolVar(&o.keep, "keep", false, "leave the sandbox there (it ends with its idle time or its TTL), and print its id on standard error")
 	flags.BoolVar(&o.timings, "timings", false, "print how long each step took, in ms, on standard error")
 	must(cmd.MarkFlagFilename("file"))
 	cmd.SetFlagErrorFunc(missingDash("IMAGE"))
@@ -167,7 +167,7 @@ func (r *runner) run(ctx context.Context, spec microvm.ExecutionCreate) error {
 func (r *runner) delete(ctx context.Context) {
 	id := r.result.Sandbox.ID
 	if r.keep {
-		say(r.stderr, "kept sandbox %s until %s\n", clean(id), r.result.Sandbox.Expires.Local().Format(time.DateTime))
+		say(r.stderr, "kept sandbox %s until %s, or until it was not used for its idle time\n", clean(id), r.result.Sandbox.Expires.Local().Format(time.DateTime))
 		return
 	}
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), deleteTimeout)

@@ -17,15 +17,19 @@ func newSandboxCommand(g *globals) *cobra.Command {
 	cmd := group(&cobra.Command{
 		Use:     "sandbox",
 		Aliases: []string{"sb"},
-		Short:   "Create, list, show and delete sandboxes",
+		Short:   "Create, list, show, extend and delete sandboxes",
 		Long: `A sandbox is a microVM that you hold and run programs in. It ends when you delete
-it, or when its time to live (TTL) is over. A stopped one stays readable for a
-while. Where a verb takes a SANDBOX, give its id or its name.`,
+it, when its time to live (TTL) is over, or when it was not used for its idle
+time. A stopped one stays readable for a while. Where a verb takes a SANDBOX, give
+its id or its name.`,
 		Example: `  microvm sandbox create python --name work
   microvm sandbox ls
   microvm sandbox rm work`,
 	})
-	cmd.AddCommand(newSandboxCreateCommand(g), newSandboxListCommand(g), newSandboxGetCommand(g), newSandboxRemoveCommand(g))
+	cmd.AddCommand(
+		newSandboxCreateCommand(g), newSandboxListCommand(g), newSandboxGetCommand(g),
+		newSandboxExtendCommand(g), newSandboxTouchCommand(g), newSandboxRemoveCommand(g),
+	)
 	return cmd
 }
 
@@ -33,27 +37,32 @@ while. Where a verb takes a SANDBOX, give its id or its name.`,
 type sandboxFlags struct {
 	vcpus, mem int
 	ttl        seconds
+	idle       idleTime
 	name       string
 	tags       pairs
 }
 
-func (s *sandboxFlags) add(flags *pflag.FlagSet) {
+func (s *sandboxFlags) add(cmd *cobra.Command) {
+	flags := cmd.Flags()
 	flags.IntVar(&s.vcpus, "vcpus", 1, "virtual CPUs")
 	flags.IntVar(&s.mem, "mem-mib", 256, "guest memory in MiB")
 	flags.Var(&s.ttl, "ttl", "time to live: seconds, or 90s, 15m, 2h (default 15m)")
+	flags.Var(&s.idle, "idle", "delete it after this time without use: seconds, or 90s, 15m, 2h, or never (default 2m)")
 	flags.StringVar(&s.name, "name", "", "a name, unique among sandboxes that have not stopped")
 	flags.Var(&s.tags, "tag", "a label, KEY=VALUE; may be repeated")
+	must(cmd.RegisterFlagCompletionFunc("idle", cobra.FixedCompletions([]string{neverIdle, "5m", "1h"}, cobra.ShellCompDirectiveNoFileComp)))
 }
 
 // spec leaves out what was not given: the defaults are the node's.
 func (s *sandboxFlags) spec(flags *pflag.FlagSet, image string) microvm.SandboxCreate {
 	return microvm.SandboxCreate{
-		Image:      image,
-		Name:       optional(flags, "name", s.name),
-		Vcpus:      optional(flags, "vcpus", s.vcpus),
-		MemMib:     optional(flags, "mem-mib", s.mem),
-		TTLSeconds: s.ttl.pointer(),
-		Tags:       microvm.Tags(s.tags),
+		Image:       image,
+		Name:        optional(flags, "name", s.name),
+		Vcpus:       optional(flags, "vcpus", s.vcpus),
+		MemMib:      optional(flags, "mem-mib", s.mem),
+		TTLSeconds:  s.ttl.pointer(),
+		IdleSeconds: s.idle.pointer(),
+		Tags:        microvm.Tags(s.tags),
 	}
 }
 

@@ -21,10 +21,13 @@ func newSandboxCreateCommand(g *globals) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "create IMAGE",
 		Short: "Create a sandbox",
-		Long: `Creates a sandbox and prints its id when it is running. It ends when its TTL is
-over, or by microvm sandbox rm.`,
+		Long: `Creates a sandbox and prints its id when it is running. It ends by microvm sandbox
+rm, when its TTL is over, or when it was not used for its idle time. A program
+that microvm exec runs, a file that microvm cp moves and microvm sandbox touch are
+use; a program left in the background with & is not.`,
 		Example: `  microvm sandbox create python
   microvm sandbox create python --name work --vcpus 2 --mem-mib 512 --ttl 2h --tag job=42
+  microvm sandbox create python --name lab --ttl 8h --idle never
   id=$(microvm sandbox create base)`,
 		Args:              oneArg("IMAGE"),
 		ValidArgsFunction: g.completeImage,
@@ -47,7 +50,7 @@ over, or by microvm sandbox rm.`,
 			return printAll(cmd.OutOrStdout(), fmt.Sprintln(clean(sb.ID)))
 		},
 	}
-	o.add(cmd.Flags())
+	o.add(cmd)
 	return cmd
 }
 

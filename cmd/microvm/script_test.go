@@ -42,6 +42,7 @@ func TestScripts(t *testing.T) {
 			"release":   scriptRelease,
 			"interrupt": scriptInterrupt,
 			"left":      scriptLeft,
+			"idle":      scriptIdle,
 		},
 	})
 }
@@ -123,5 +124,19 @@ func scriptLeft(ts *testscript.TestScript, neg bool, args []string) {
 	}
 	if strconv.Itoa(len(running)) != args[0] {
 		ts.Fatalf("left %s, want %s", strings.Join(running, " "), args[0])
+	}
+}
+
+// idle 300: the newest sandbox was asked for with this idle_seconds.
+func scriptIdle(ts *testscript.TestScript, neg bool, args []string) {
+	n := node(ts)
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	newest := ""
+	for id := range n.sandboxes {
+		newest = max(newest, id)
+	}
+	if got := strconv.Itoa(n.idle[newest]); got != args[0] {
+		ts.Fatalf("idle_seconds %s, want %s", got, args[0])
 	}
 }
