@@ -178,7 +178,7 @@ func fixRefused(e *microvm.Error) string {
 		return "remove files in the sandbox, and repeat"
 	case microvm.ErrorCodeResourceAlreadyExists:
 		return "choose another --name, or microvm sandbox rm NAME"
-	case microvm.ErrorCodeShuttingDown, microvm.ErrorCodeGuestUnreachable:
+	case microvm.ErrorCodeShuttingDown, microvm.ErrorCodeQueueUnreachable, microvm.ErrorCodeGuestUnreachable:
 		return "repeat in some seconds"
 	case microvm.ErrorCodeInternalError:
 		return fmt.Sprintf("repeat; if it stays, look for %s in the daemon's log", e.RequestID)

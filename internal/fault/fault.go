@@ -27,7 +27,7 @@ const (
 	Capacity        Kind = "capacity"        // full now; a later repeat may succeed
 	GuestDiskFull   Kind = "guest_disk_full" // the sandbox's own disk is full
 	GuestLost       Kind = "guest_lost"      // the guest does not answer
-	Unavailable     Kind = "unavailable"     // the daemon is stopping
+	Unavailable     Kind = "unavailable"     // the daemon is stopping, or its database is away
 	Internal        Kind = "internal"        // ours
 )
 
@@ -53,6 +53,7 @@ const (
 	NodeAtCapacity        Code = "node_at_capacity"
 	GuestUnreachable      Code = "guest_unreachable"
 	ShuttingDown          Code = "shutting_down"
+	QueueUnreachable      Code = "queue_unreachable"
 	InternalError         Code = "internal_error"
 )
 
@@ -74,6 +75,7 @@ var codes = map[Code]Kind{
 	NodeAtCapacity:        Capacity,
 	GuestUnreachable:      GuestLost,
 	ShuttingDown:          Unavailable,
+	QueueUnreachable:      Unavailable,
 	InternalError:         Internal,
 }
 

@@ -36,6 +36,7 @@ var places = map[fault.Code][3]string{
 	fault.NodeAtCapacity:        {"POST", "/v1/sandboxes", `{"image":"python"}`},
 	fault.GuestUnreachable:      {"POST", "/v1/sandboxes/" + sandboxID + "/executions", `{"cmd":"true"}`},
 	fault.ShuttingDown:          {"POST", "/v1/sandboxes", `{"image":"python"}`},
+	fault.QueueUnreachable:      {"GET", "/v1/sandboxes", ""},
 	fault.InternalError:         {"GET", "/v1/images", ""},
 	fault.ParameterMissing:      {"POST", "/v1/sandboxes", `{"image":"python"}`},
 	fault.ParameterInvalid:      {"POST", "/v1/sandboxes", `{"image":"python"}`},

@@ -31,6 +31,7 @@ const (
 	ErrorCodeParameterInvalid      ErrorCode = "parameter_invalid"
 	ErrorCodeParameterMissing      ErrorCode = "parameter_missing"
 	ErrorCodePayloadTooLarge       ErrorCode = "payload_too_large"
+	ErrorCodeQueueUnreachable      ErrorCode = "queue_unreachable"
 	ErrorCodeResourceAlreadyExists ErrorCode = "resource_already_exists"
 	ErrorCodeRouteNotFound         ErrorCode = "route_not_found"
 	ErrorCodeSandboxNotFound       ErrorCode = "sandbox_not_found"
@@ -64,6 +65,8 @@ func (e ErrorCode) Valid() bool {
 	case ErrorCodeParameterMissing:
 		return true
 	case ErrorCodePayloadTooLarge:
+		return true
+	case ErrorCodeQueueUnreachable:
 		return true
 	case ErrorCodeResourceAlreadyExists:
 		return true
