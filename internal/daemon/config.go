@@ -25,6 +25,8 @@ type Config struct {
 	NetnsDir   string // where the empty network namespace is pinned
 	UIDBase    int    // slot n's VMM runs as UIDBase+n
 
+	Drain bool // sandboxes end with the daemon, rather than wait for the next start
+
 	AllowUnsupportedFirecracker bool
 	DebugVMM                    bool // keep what consoles and VMMs print, for errors
 

@@ -49,10 +49,14 @@ func Defaults(cores, memMiB int) Config {
 			MaxVCPUs:    min(32, max(cores, 2)),
 			MaxTTL:      24 * time.Hour,
 			ScratchMiB:  2048,
+			Templates:   8,
 			BootsAtOnce: max(2, cores),
 			BootTurn:    15 * time.Second,
-			BootTimeout: 3 * time.Minute,
-			StepTimeout: 30 * time.Second,
+
+			BootTimeout:    3 * time.Minute,
+			StallTimeout:   30 * time.Second,
+			StepTimeout:    30 * time.Second,
+			ReconcileEvery: time.Minute,
 		},
 		AgentTimeout:  time.Minute,
 		KillTimeout:   5 * time.Second,
@@ -69,10 +73,14 @@ type host struct {
 	close   func() error
 }
 
-// Run runs the daemon until ctx ends, then ends its sandboxes and returns.
+// Run runs the daemon until ctx ends. Then its sandboxes go on without it, for the
+// next start to adopt, or, with Drain, are ended.
 func Run(ctx context.Context, c Config) (err error) {
 	if c.Limits.MaxMemMiB == 0 {
 		c.Limits.MaxMemMiB = c.Limits.MemMiB - sandbox.VMOverheadMiB
+	}
+	if c.Limits.DiskMiB == 0 { // disks are sparse: nobody fills all of them
+		c.Limits.DiskMiB = c.Limits.Slots * c.Limits.ScratchMiB
 	}
 	if err := c.check(); err != nil {
 		return err
@@ -103,16 +111,20 @@ func Run(ctx context.Context, c Config) (err error) {
 	}
 	defer func() { err = errors.Join(err, below.close()) }()
 
+	boot, err := hostBoot()
+	if err != nil {
+		return err
+	}
 	sandboxes, err := sandbox.New(sandbox.Config{
 		Store: store, Images: images, Cgroups: below.cgroups, VMM: below.vmm, Agents: below.agents,
-		Limits: c.Limits, Logger: c.Logger,
+		Limits: c.Limits, Logger: c.Logger, Uptime: uptime, HostBoot: boot,
 	})
 	if err != nil {
 		return err
 	}
 	executions := execution.New(execution.Config{
 		Store: store, Sandboxes: sandboxes, Dir: filepath.Join(c.StateDir, "executions"), Logger: c.Logger,
-		AgentTimeout: c.AgentTimeout, KillTimeout: c.KillTimeout, KeepBytes: int64(c.OutputMiB) << 20,
+		AgentTimeout: c.AgentTimeout, KillTimeout: c.KillTimeout, KeepBytes: int64(c.OutputMiB) << 20, Uptime: uptime,
 	})
 	if err := errors.Join(sandboxes.Recover(ctx), executions.Recover(ctx)); err != nil {
 		return err
@@ -142,15 +154,19 @@ func Run(ctx context.Context, c Config) (err error) {
 
 	select {
 	case <-ctx.Done():
-		c.Logger.Info("stopping: no new work, sandboxes are ended")
+		if c.Drain {
+			c.Logger.Info("stopping: no new work, sandboxes are ended")
+		} else {
+			c.Logger.Info("stopping: no new work, sandboxes go on for the next start to adopt")
+		}
 	case err = <-serving.failed:
 		c.Logger.Error("cannot serve", "error", err)
 	}
 	ended()
-	// In reverse: callers first get their answers, because their sandboxes end.
+	// In reverse: callers first get their answers, because their sandboxes end or are left.
 	stop, cancel := context.WithTimeout(context.WithoutCancel(ctx), 2*c.Limits.StepTimeout)
 	defer cancel()
-	err = errors.Join(err, sandboxes.Close(stop))
+	err = errors.Join(err, sandboxes.Close(stop, c.Drain))
 	executions.Close()
 	err = errors.Join(err, serving.stop(stop))
 	background.Wait()

@@ -30,6 +30,7 @@ type Reason string
 const (
 	Timeout          Reason = "timeout"           // timed_out
 	TTL              Reason = "ttl"               // vanished
+	Idle             Reason = "idle"              // vanished
 	Deleted          Reason = "deleted"           // vanished
 	VMDied           Reason = "vm_died"           // vanished
 	AgentDied        Reason = "agent_died"        // vanished

@@ -38,6 +38,9 @@ type Config struct {
 	// KillTimeout is how long a kill may stay unconfirmed before the sandbox
 	// is ended: a guest can lie and stall.
 	KillTimeout time.Duration
+	// Uptime is the clock in which timeouts go on after a restart of the
+	// daemon; see sandbox.Config.
+	Uptime func() time.Duration
 }
 
 // Manager starts executions, follows them and answers for them afterwards. It
@@ -70,18 +73,21 @@ func (m *Manager) Start(ctx context.Context, sandboxID string, spec Spec) (Execu
 	e := Execution{
 		ID: ident.New(ident.Execution), Sandbox: sandboxID, Cmd: spec.Cmd, Args: slices.Clone(spec.Args),
 		Cwd: spec.Cwd, User: spec.User, Timeout: spec.Timeout, Status: Running, Created: time.Now(),
+		Deadline: m.cfg.Uptime() + spec.Timeout,
 	}
 	// From here on nothing depends on the caller's connection.
 	ctx = context.WithoutCancel(ctx)
-	r := newRun(m, e, session)
+	r := newRun(m, e)
 	if err := m.admit(r); err != nil {
+		session.Release()
 		return Execution{}, err
 	}
 	if err := m.cfg.Store.InsertExecution(ctx, e); err != nil {
 		m.settled(r)
+		session.Release()
 		return Execution{}, err
 	}
-	m.runs.Go(func() { r.follow(ctx) })
+	m.runs.Go(func() { r.follow(ctx, session, e.Timeout) })
 	<-r.started
 	return r.snapshot(), nil
 }
@@ -188,17 +194,26 @@ func readTail(path string) (Tail, error) {
 	return ring.tail()
 }
 
-// Recover settles executions that an earlier daemon left running (no VM is left
-// under them) and removes output that it was about to forget.
+// Recover goes on with the executions that an earlier daemon left running, where
+// their sandboxes run, settles the others, and removes output that it was about
+// to forget. Sandboxes are recovered first.
 func (m *Manager) Recover(ctx context.Context) error {
 	left, err := m.cfg.Store.RunningExecutions(ctx)
 	if err != nil {
 		return fmt.Errorf("recover executions: %w", err)
 	}
 	for _, e := range left {
+		sb, err := m.cfg.Sandboxes.Get(ctx, e.Sandbox)
+		if err != nil {
+			return fmt.Errorf("recover executions: %w", err)
+		}
+		if sb.State != sandbox.Stopped {
+			m.resume(ctx, e)
+			continue
+		}
 		e.Status, e.Reason, e.Finished = Vanished, HostRestarted, time.Now()
-		if sb, err := m.cfg.Sandboxes.Get(ctx, e.Sandbox); err == nil && vanishReasons[sb.Reason] != "" {
-			e.Reason = vanishReasons[sb.Reason] // the sandbox had ended before the daemon did
+		if reason, known := vanishReasons[sb.Reason]; known {
+			e.Reason = reason
 		}
 		if err := m.cfg.Store.FinishExecution(ctx, e); err != nil {
 			return fmt.Errorf("recover executions: %w", err)
@@ -209,6 +224,32 @@ func (m *Manager) Recover(ctx context.Context) error {
 	}
 	return nil
 }
+
+// resume follows an execution that an earlier daemon started, from the byte on
+// to which its rings have it.
+func (m *Manager) resume(ctx context.Context, e Execution) {
+	r := newRun(m, e)
+	r.reopen()
+	m.mu.Lock()
+	m.live[e.ID] = r
+	m.mu.Unlock()
+	ctx = context.WithoutCancel(ctx)
+	m.runs.Go(func() {
+		session, err := m.cfg.Sandboxes.Use(ctx, e.Sandbox) // waits until it is adopted
+		if err == nil {
+			r.follow(ctx, session, e.Deadline-m.cfg.Uptime())
+			return
+		}
+		if fault.Is(err, fault.SandboxNotRunning) {
+			sb, _ := m.cfg.Sandboxes.Get(ctx, e.Sandbox)
+			r.finish(closed, *end(func(e *Execution) { e.Status, e.Reason = Vanished, vanishReasons[sb.Reason] }))
+		}
+		r.close()
+	})
+}
+
+// closed lets finish try once.
+var closed = func() chan struct{} { c := make(chan struct{}); close(c); return c }()
 
 // sweep forgets the output of sandboxes that the store knows no more, and counts
 // the rest.
@@ -246,7 +287,7 @@ func (m *Manager) count(sandboxID string) error {
 	}
 	var all []error
 	for _, entry := range entries {
-		if id, ok := ident.FromHost(ident.Execution, entry.Name()); ok {
+		if id, ok := ident.FromHost(ident.Execution, entry.Name()); ok && m.run(id) == nil {
 			all = append(all, m.shelve(Execution{ID: id, Sandbox: sandboxID}))
 		}
 	}
@@ -263,8 +304,8 @@ func (m *Manager) Forget(sandboxIDs []string) error {
 	return errors.Join(all...)
 }
 
-// Close waits for every execution to be settled. Sandboxes are ended first, so
-// each has an ending to wait for.
+// Close waits for every execution to be settled or left. Sandboxes are ended or
+// left first, so each has something to wait for.
 func (m *Manager) Close() { m.runs.Wait() }
 
 func (m *Manager) run(id string) *run {
@@ -273,7 +314,8 @@ func (m *Manager) run(id string) *run {
 	return m.live[id]
 }
 
-// settled makes the store the one that answers for an execution that ended.
+// settled makes the store the one that answers for an execution that ended or
+// was left.
 func (m *Manager) settled(r *run) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -302,6 +344,7 @@ var failReasons = map[guestwire.Code]Reason{
 var vanishReasons = map[sandbox.Reason]Reason{
 	sandbox.ReasonDeleted:       Deleted,
 	sandbox.ReasonTTL:           TTL,
+	sandbox.ReasonIdle:          Idle,
 	sandbox.ReasonVMDied:        VMDied,
 	sandbox.ReasonAgentDied:     AgentDied,
 	sandbox.ReasonHostRestarted: HostRestarted,

@@ -58,9 +58,11 @@ func newFixtureIn(t *testing.T, dir string, agent testkit.AgentFactory) *fixture
 	f.sandboxes, err = sandbox.New(sandbox.Config{
 		Store: store, Images: images{}, Cgroups: f.host.Cgroups(), VMM: f.host.VMM(), Agents: f.host.Agents(),
 		Limits: sandbox.Limits{
-			Slots: 4, VCPUs: 8, MemMiB: 2048, MaxVCPUs: 2, MaxMemMiB: 512, MaxTTL: time.Hour, ScratchMiB: 64,
-			BootsAtOnce: 4, BootTurn: 5 * time.Second, BootTimeout: 30 * time.Second, StepTimeout: 10 * time.Second,
+			Slots: 4, VCPUs: 8, MemMiB: 2048, MaxVCPUs: 2, MaxMemMiB: 512, MaxTTL: time.Hour, ScratchMiB: 64, DiskMiB: 256,
+			BootsAtOnce: 4, BootTurn: 5 * time.Second, BootTimeout: 30 * time.Second, StallTimeout: 20 * time.Second, StepTimeout: 10 * time.Second,
+			ReconcileEvery: time.Minute,
 		},
+		Uptime: uptime, HostBoot: "boot",
 		Logger: slog.New(slog.DiscardHandler),
 	})
 	if err != nil {
@@ -68,13 +70,13 @@ func newFixtureIn(t *testing.T, dir string, agent testkit.AgentFactory) *fixture
 	}
 	f.Manager = execution.New(execution.Config{
 		Store: store, Sandboxes: f.sandboxes, Dir: dir,
-		Logger: slog.New(slog.DiscardHandler), AgentTimeout: 20 * time.Second, KillTimeout: 5 * time.Second, KeepBytes: keep,
+		Logger: slog.New(slog.DiscardHandler), AgentTimeout: 20 * time.Second, KillTimeout: 5 * time.Second, KeepBytes: keep, Uptime: uptime,
 	})
 	if f.sb, err = f.sandboxes.Create(t.Context(), sandbox.Spec{Image: "python", TTL: 10 * time.Minute}); err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {
-		if err := f.sandboxes.Close(context.Background()); err != nil {
+		if err := f.sandboxes.Close(context.Background(), true); err != nil {
 			t.Error(err)
 		}
 		f.Close()
@@ -84,6 +86,9 @@ func newFixtureIn(t *testing.T, dir string, agent testkit.AgentFactory) *fixture
 	})
 	return f
 }
+
+// uptime is the host's, in the time of a bubble.
+func uptime() time.Duration { return time.Duration(time.Now().UnixNano()) }
 
 // run starts a program and waits for its end.
 func (f *fixture) run(t *testing.T, spec execution.Spec) execution.Execution {
@@ -353,21 +358,6 @@ func TestLiesEndTheSandbox(t *testing.T) {
 				}
 			})
 		})
-	}
-}
-
-func TestRecoverSettlesWhatRan(t *testing.T) {
-	f := newFixture(t, (&stub{pull: quiet}).factory())
-	left := execution.Execution{ID: "exe_01HZZZZZZZZZZZZZZZZZZZZZZZ", Sandbox: f.sb.ID, Cmd: "x", Status: execution.Running, Timeout: time.Minute, Created: time.Now()}
-	if err := f.store.InsertExecution(t.Context(), left); err != nil {
-		t.Fatal(err)
-	}
-	if err := f.Recover(t.Context()); err != nil {
-		t.Fatal(err)
-	}
-	e, err := f.Get(t.Context(), f.sb.ID, left.ID)
-	if err != nil || e.Status != execution.Vanished || e.Reason != execution.HostRestarted {
-		t.Fatalf("%+v %v", e, err)
 	}
 }
 

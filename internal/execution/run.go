@@ -30,11 +30,11 @@ const (
 type run struct {
 	m         *Manager
 	sandboxID string
-	session   *sandbox.Session
+	session   *sandbox.Session // set before anything of follow runs
 	log       *slog.Logger
 
 	started  chan struct{} // closed when the guest started it, or it ended without
-	finished chan struct{} // closed when the end is stored
+	finished chan struct{} // closed when the end is stored, or the daemon leaves it to the next
 
 	stdout, stderr *stream
 
@@ -51,9 +51,9 @@ type stream struct {
 	ring *Ring // guarded by mu; nil before the first byte and after the end
 }
 
-func newRun(m *Manager, e Execution, session *sandbox.Session) *run {
+func newRun(m *Manager, e Execution) *run {
 	return &run{
-		m: m, sandboxID: e.Sandbox, session: session, e: e,
+		m: m, sandboxID: e.Sandbox, e: e,
 		log:     m.cfg.Logger.With("sandbox", e.Sandbox, "execution", e.ID),
 		started: make(chan struct{}), finished: make(chan struct{}),
 		stdout: &stream{path: filepath.Join(m.dir(e), "stdout")},
@@ -67,20 +67,59 @@ func (r *run) snapshot() Execution {
 	return r.e
 }
 
-// follow runs the execution to its end and stores it.
-func (r *run) follow(ctx context.Context) {
-	ctx, unbind := r.session.Bind(ctx)
+// reopen finds the output that an earlier daemon kept.
+func (r *run) reopen() {
+	for _, s := range []*stream{r.stdout, r.stderr} {
+		if err := s.reopen(); err != nil {
+			r.log.Error("output so far is lost", "error", err)
+		}
+	}
+	r.e.StdoutBytes, r.e.StderrBytes = r.stdout.next, r.stderr.next
+}
+
+func (s *stream) reopen() error {
+	ring, err := OpenRing(s.path)
+	switch {
+	case err == nil:
+		s.ring, s.next = ring, ring.Total()
+	case errors.Is(err, os.ErrNotExist):
+		err = nil
+	default: // damaged: what comes goes into another
+		err = errors.Join(err, os.Remove(s.path))
+	}
+	return err
+}
+
+// follow runs the execution to its end and stores it, or leaves it to the next
+// daemon. left is what the timeout leaves of its time. A program that an earlier
+// daemon started is started once all the same: the agent takes an id once.
+func (r *run) follow(ctx context.Context, session *sandbox.Session, left time.Duration) {
+	r.session = session
+	defer session.Release()
+	ctx, unbind := session.Bind(ctx)
 	defer unbind()
 	end := r.start(ctx)
 	if end == nil {
 		close(r.started)
-		end = r.pump(ctx)
+		end = r.pump(ctx, left)
 	}
-	r.finish(ctx, *end)
+	if end == leave {
+		r.close()
+		return
+	}
+	r.finish(session.Done(), *end)
+	r.close()
+	r.forget(ctx)
+}
+
+// close lets the store answer.
+func (r *run) close() {
 	r.stdout.close()
 	r.stderr.close()
-	if err := r.m.shelve(r.snapshot()); err != nil {
-		r.log.Error("cannot make room for output", "error", err)
+	if e := r.snapshot(); e.Status != Running {
+		if err := r.m.shelve(e); err != nil {
+			r.log.Error("cannot make room for output", "error", err)
+		}
 	}
 	r.m.settled(r)
 	select {
@@ -88,11 +127,13 @@ func (r *run) follow(ctx context.Context) {
 	default:
 		close(r.started)
 	}
-	r.forget(ctx)
 }
 
 // ending is how an execution ended: a change to its record.
 type ending func(*Execution)
+
+// leave is no ending: the daemon stops and the program goes on.
+var leave = new(ending)
 
 // start has the agent start the program. It returns nil when the program runs.
 // A try whose answer was lost is repeated; the agent starts an id once.
@@ -121,9 +162,8 @@ func (r *run) start(ctx context.Context) *ending {
 
 // pump copies output into the rings until the program has ended, the sandbox
 // has, or the timeout has passed and the kill was confirmed or given up.
-func (r *run) pump(ctx context.Context) *ending {
-	e := r.snapshot()
-	running, cancel := context.WithTimeoutCause(ctx, e.Timeout, errTimeout)
+func (r *run) pump(ctx context.Context, left time.Duration) *ending {
+	running, cancel := context.WithTimeoutCause(ctx, left, errTimeout)
 	defer cancel()
 	exit, err := r.pullUntilExit(running)
 	if err == nil {
@@ -154,6 +194,9 @@ func (r *run) kill(ctx context.Context) *ending {
 	exit, err := r.pullUntilExit(confirm)
 	cancel()
 	<-killed
+	if err != nil && errors.Is(context.Cause(ctx), sandbox.ErrLeft) {
+		return leave // the next daemon sees that the time is over
+	}
 	if err != nil && ctx.Err() == nil {
 		r.session.AgentFailed(fmt.Errorf("kill after timeout is not confirmed: %w", err))
 	}
@@ -319,6 +362,9 @@ func (r *run) vanished(err error) *ending {
 		r.session.AgentFailed(err)
 	}
 	<-r.session.Done()
+	if r.session.Reason() == "" {
+		return leave
+	}
 	reason := vanishReasons[r.session.Reason()]
 	return end(func(e *Execution) { e.Status, e.Reason = Vanished, reason })
 }
@@ -326,9 +372,9 @@ func (r *run) vanished(err error) *ending {
 func end(change ending) *ending { return &change }
 
 // finish stores the end, then shows it: what a caller has seen survives a
-// crash. It tries until the store takes it or the sandbox is gone; then the
-// next start of the daemon settles the row.
-func (r *run) finish(ctx context.Context, change ending) {
+// crash. It tries until the store takes it or done is closed, which a sandbox
+// that is gone or left does; then the next start of the daemon settles the row.
+func (r *run) finish(done <-chan struct{}, change ending) {
 	e := r.snapshot()
 	change(&e)
 	e.Finished = time.Now()
@@ -337,9 +383,8 @@ func (r *run) finish(ctx context.Context, change ending) {
 		defer r.mu.Unlock()
 		r.e = e
 	}()
-	ctx = context.WithoutCancel(ctx)
 	for wait := retryPause; ; wait = min(2*wait, time.Second) {
-		err := r.m.cfg.Store.FinishExecution(ctx, e)
+		err := r.m.cfg.Store.FinishExecution(context.Background(), e)
 		if err == nil || errors.Is(err, ErrAlreadyFinished) {
 			break
 		}
@@ -347,7 +392,7 @@ func (r *run) finish(ctx context.Context, change ending) {
 		select {
 		case <-time.After(wait):
 			continue
-		case <-r.session.Done():
+		case <-done:
 		}
 		break
 	}

@@ -12,64 +12,111 @@ import (
 // adapter leaves the same room in memory.max.
 const VMOverheadMiB = 32
 
-// admission is the node's account of slots, vCPUs and memory. A reservation is
-// taken before the first step of a create and given back after the last step
-// of its teardown, so what it counts as free truly is.
+// makerSlot is the slot of the one microVM at a time that becomes a template.
+// It is beyond all that callers can get, whatever the limits were or will be:
+// two microVMs with one uid could reach each other.
+const makerSlot = 1<<20 - 1
+
+// admission is the node's account of slots, vCPUs, memory and disk. A
+// reservation is taken before the first step of a create and given back after
+// the last step of its teardown, so what it counts as free truly is.
 type admission struct {
 	limits Limits
 
 	mu    sync.Mutex
-	slots []bool // guarded by mu; true is taken
-	vcpus int    // guarded by mu; in use
-	mem   int    // guarded by mu; MiB in use
+	slots map[int]bool // guarded by mu; those that are taken
+	used  amount       // guarded by mu
 }
 
+// amount is what a microVM takes of the node.
+type amount struct{ vcpus, memMiB, diskMiB int }
+
 type reservation struct {
-	from  *admission
-	slot  int
-	vcpus int
-	mem   int
-	once  sync.Once
+	from *admission
+	slot int
+	amount
+	once sync.Once
 }
 
 func newAdmission(limits Limits) *admission {
-	return &admission{limits: limits, slots: make([]bool, limits.Slots)}
+	return &admission{limits: limits, slots: map[int]bool{}}
+}
+
+// amountOf is what a microVM of a shape takes.
+func (a *admission) amountOf(vcpus, memMiB int) amount {
+	return amount{vcpus: vcpus, memMiB: memMiB + VMOverheadMiB, diskMiB: a.limits.ScratchMiB}
 }
 
 // reserve takes the lowest free slot, or says that the node is full now.
 func (a *admission) reserve(vcpus, memMiB int) (*reservation, error) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	mem := memMiB + VMOverheadMiB
-	slot := -1
-	for i, taken := range a.slots {
-		if !taken {
-			slot = i
-			break
-		}
+	slot := 0
+	for a.slots[slot] {
+		slot++
 	}
-	switch {
-	case slot < 0:
+	if slot >= a.limits.Slots {
 		return nil, full("all %d slots of this node are taken", a.limits.Slots)
-	case a.vcpus+vcpus > a.limits.VCPUs:
-		return nil, full("%d of this node's %d vCPUs are in use", a.vcpus, a.limits.VCPUs)
-	case a.mem+mem > a.limits.MemMiB:
-		return nil, full("%d of this node's %d MiB of memory are in use", a.mem, a.limits.MemMiB)
 	}
-	a.slots[slot] = true
-	a.vcpus += vcpus
-	a.mem += mem
-	return &reservation{from: a, slot: slot, vcpus: vcpus, mem: mem}, nil
+	return a.takeIfFits(slot, a.amountOf(vcpus, memMiB))
+}
+
+// reserveMaker takes what a microVM that becomes a template needs.
+func (a *admission) reserveMaker(vcpus, memMiB int) (*reservation, error) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return a.takeIfFits(makerSlot, a.amountOf(vcpus, memMiB))
+}
+
+func (a *admission) takeIfFits(slot int, more amount) (*reservation, error) {
+	switch {
+	case a.slots[slot]:
+		return nil, full("slot %d of this node is taken", slot)
+	case a.used.vcpus+more.vcpus > a.limits.VCPUs:
+		return nil, full("%d of this node's %d vCPUs are in use", a.used.vcpus, a.limits.VCPUs)
+	case a.used.memMiB+more.memMiB > a.limits.MemMiB:
+		return nil, full("%d of this node's %d MiB of memory are in use", a.used.memMiB, a.limits.MemMiB)
+	case a.used.diskMiB+more.diskMiB > a.limits.DiskMiB:
+		return nil, full("%d of this node's %d MiB of disk are in use", a.used.diskMiB, a.limits.DiskMiB)
+	}
+	return a.take(slot, more), nil
+}
+
+// hold counts what is on the host already, whether the limits allow it or not:
+// they may have been lowered since. A slot that somebody holds is no error here,
+// but then the reservation does not give it back.
+func (a *admission) hold(slot int, what amount) *reservation {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if a.slots[slot] {
+		slot = -1
+	}
+	return a.take(slot, what)
+}
+
+// take is called with mu held.
+func (a *admission) take(slot int, what amount) *reservation {
+	if slot >= 0 {
+		a.slots[slot] = true
+	}
+	a.used.vcpus += what.vcpus
+	a.used.memMiB += what.memMiB
+	a.used.diskMiB += what.diskMiB
+	return &reservation{from: a, slot: slot, amount: what}
 }
 
 // release gives the reservation back; a second call does nothing.
 func (r *reservation) release() {
 	r.once.Do(func() {
-		r.from.mu.Lock()
-		defer r.from.mu.Unlock()
-		r.from.slots[r.slot] = false
-		r.from.vcpus -= r.vcpus
-		r.from.mem -= r.mem
+		a := r.from
+		a.mu.Lock()
+		defer a.mu.Unlock()
+		if r.slot >= 0 {
+			delete(a.slots, r.slot)
+		}
+		a.used.vcpus -= r.vcpus
+		a.used.memMiB -= r.memMiB
+		a.used.diskMiB -= r.diskMiB
 	})
 }
 

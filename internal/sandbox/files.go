@@ -34,7 +34,7 @@ func (f *Files) Read(ctx context.Context, id, path string) (body io.ReadCloser, 
 		return nil, 0, err
 	}
 	ctx, guard := f.guard(ctx, session)
-	content, size, err := session.agent.ReadFile(ctx, path)
+	content, size, err := session.Agent().ReadFile(ctx, path)
 	if err != nil {
 		guard.stop()
 		return nil, 0, fileFault(session, err)
@@ -58,7 +58,7 @@ func (f *Files) Write(ctx context.Context, id, path string, mode uint32, content
 	ctx, guard := f.guard(ctx, session)
 	defer guard.stop()
 	source := &guardedReader{from: content, guard: guard}
-	info, err := session.agent.WriteFile(ctx, path, mode, source)
+	info, err := session.Agent().WriteFile(ctx, path, mode, source)
 	if failed := source.failed.Load(); failed != nil {
 		return guestwire.FileInfo{}, *failed // the caller's side broke, not the guest's
 	}
@@ -95,10 +95,8 @@ func fileFault(s *Session, err error) error {
 		}
 	case errors.Is(err, guestwire.ErrProtocol):
 		s.AgentFailed(err)
-	case s.ctx.Err() != nil:
-		stopped := s.sandbox
-		stopped.State, stopped.Reason = Stopped, s.Reason()
-		return notRunning(stopped)
+	case s.life.ctx.Err() != nil:
+		return s.life.owner.gone()
 	}
 	return fault.Wrap(err, fault.GuestUnreachable, "the guest did not answer; try again, or create another sandbox")
 }
@@ -116,7 +114,7 @@ func (f *Files) guard(ctx context.Context, s *Session) (context.Context, *guard)
 	ctx, unbind := s.Bind(ctx)
 	ctx, cancel := context.WithCancel(ctx)
 	limit := f.sandboxes.cfg.Limits.StepTimeout
-	return ctx, &guard{cancel: cancel, unbind: unbind, limit: limit, timer: time.AfterFunc(limit, cancel)}
+	return ctx, &guard{cancel: cancel, unbind: func() { unbind(); s.Release() }, limit: limit, timer: time.AfterFunc(limit, cancel)}
 }
 
 func (g *guard) moved() { g.timer.Reset(g.limit) }

@@ -5,7 +5,6 @@ import (
 	"context"
 	"errors"
 	"io"
-	"log/slog"
 	"net/http"
 	"path/filepath"
 	"strings"
@@ -28,15 +27,9 @@ func withFiles(t *testing.T, agent testkit.AgentFactory) (*sandbox.Files, *sandb
 		t.Fatal(err)
 	}
 	host := testkit.NewHost(agent)
-	m, err := sandbox.New(sandbox.Config{
-		Store: store, Images: images{}, Cgroups: host.Cgroups(), VMM: host.VMM(), Agents: host.Agents(),
-		Limits: limits, Logger: slog.New(slog.DiscardHandler),
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	m := manager(t, host, store, limits)
 	t.Cleanup(func() {
-		if err := errors.Join(m.Close(context.Background()), store.Close()); err != nil {
+		if err := errors.Join(m.Close(context.Background(), true), store.Close()); err != nil {
 			t.Error(err)
 		}
 	})

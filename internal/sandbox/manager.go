@@ -22,6 +22,12 @@ type Config struct {
 	Agents  Agents
 	Limits  Limits
 	Logger  *slog.Logger
+
+	// Uptime is how long the host runs, without the time that it was suspended:
+	// TTLs count in it, because nobody can set it. HostBoot names the boot that
+	// it counts from.
+	Uptime   func() time.Duration
+	HostBoot string
 }
 
 // Manager makes sandboxes, finds them and ends them. It is safe for concurrent
@@ -29,16 +35,19 @@ type Config struct {
 type Manager struct {
 	cfg       Config
 	admission *admission
+	templates *templates
 	turns     chan struct{} // a place for each boot at once
 
 	ctx     context.Context // the life of everything it started
 	cancel  context.CancelFunc
 	ending  chan struct{} // closed when Close began
-	abandon chan struct{} // closed when teardown must not go on
+	drain   bool          // set before ending is closed: sandboxes end with the daemon
+	abandon chan struct{} // closed when nothing may be waited for any more
 	running sync.WaitGroup
 
 	mu      sync.Mutex
-	owners  map[string]*owner // guarded by mu; by sandbox id, until torn down
+	owners  map[string]*owner // guarded by mu; by sandbox id, until torn down or left
+	others  map[string]bool   // guarded by mu; host names of what is being made into a template or reaped
 	closing bool              // guarded by mu
 }
 
@@ -49,10 +58,12 @@ func New(cfg Config) (*Manager, error) {
 		return nil, err
 	}
 	ctx, cancel := context.WithCancel(context.Background())
-	return &Manager{
+	m := &Manager{
 		cfg: cfg, admission: newAdmission(cfg.Limits), turns: make(chan struct{}, cfg.Limits.BootsAtOnce), ctx: ctx, cancel: cancel,
-		ending: make(chan struct{}), abandon: make(chan struct{}), owners: map[string]*owner{},
-	}, nil
+		ending: make(chan struct{}), abandon: make(chan struct{}), owners: map[string]*owner{}, others: map[string]bool{},
+	}
+	m.templates = newTemplates(m)
+	return m, nil
 }
 
 func (l Limits) check() error {
@@ -67,6 +78,9 @@ func (l Limits) check() error {
 	positive("max-vcpus", l.MaxVCPUs)
 	positive("scratch-mib", l.ScratchMiB)
 	positive("boots-at-once", l.BootsAtOnce)
+	if l.Slots >= makerSlot {
+		all = append(all, fmt.Errorf("slots is %d and must be less than %d", l.Slots, makerSlot))
+	}
 	if l.MaxVCPUs > min(32, l.VCPUs) {
 		all = append(all, fmt.Errorf("max-vcpus is %d and must be at most 32 and at most vcpus (%d)", l.MaxVCPUs, l.VCPUs))
 	}
@@ -74,7 +88,16 @@ func (l Limits) check() error {
 		all = append(all, fmt.Errorf("max-mem-mib is %d and must be at least %d and, with %d MiB for the VMM, at most mem-mib (%d)",
 			l.MaxMemMiB, MinMemMiB, VMOverheadMiB, l.MemMiB))
 	}
-	for name, value := range map[string]time.Duration{"max-ttl": l.MaxTTL, "boot-turn": l.BootTurn, "boot-timeout": l.BootTimeout, "step-timeout": l.StepTimeout} {
+	if l.DiskMiB < l.ScratchMiB {
+		all = append(all, fmt.Errorf("disk-mib is %d and must have room for one scratch disk (scratch-mib, %d)", l.DiskMiB, l.ScratchMiB))
+	}
+	if l.Templates < 0 {
+		all = append(all, fmt.Errorf("templates is %d and must be at least 0", l.Templates))
+	}
+	for name, value := range map[string]time.Duration{
+		"max-ttl": l.MaxTTL, "boot-turn": l.BootTurn, "boot-timeout": l.BootTimeout, "stall-timeout": l.StallTimeout,
+		"step-timeout": l.StepTimeout, "reconcile-every": l.ReconcileEvery,
+	} {
 		if value < time.Second {
 			all = append(all, fmt.Errorf("%s is %s and must be at least 1s", name, value))
 		}
@@ -100,45 +123,64 @@ func (m *Manager) Create(ctx context.Context, spec Spec) (Sandbox, error) {
 	if err != nil {
 		return Sandbox{}, err
 	}
+	now := time.Now()
 	sb := Sandbox{
 		ID: ident.New(ident.Sandbox), Image: img.ID, Name: spec.Name, Tags: maps.Clone(spec.Tags),
-		VCPUs: spec.VCPUs, MemMiB: spec.MemMiB, State: Starting, Slot: held.slot, Created: time.Now(), Expires: time.Now().Add(spec.TTL),
+		VCPUs: spec.VCPUs, MemMiB: spec.MemMiB, Idle: spec.Idle, State: Starting, Slot: held.slot,
+		Created: now, Expires: now.Add(spec.TTL), Deadline: m.cfg.Uptime() + spec.TTL, HostBoot: m.cfg.HostBoot,
 	}
-	plan := Plan{
-		ID: sb.ID, Host: ident.Host(sb.ID), Slot: held.slot, VCPUs: sb.VCPUs, MemMiB: sb.MemMiB,
-		Image: img, ScratchMiB: m.cfg.Limits.ScratchMiB,
-	}
-	o, err := m.adopt(ctx, newOwner(m, sb, plan, held))
-	if err != nil {
+	o := newOwner(m, sb, m.plan(sb), held)
+	o.plan.Image = img
+	if err := m.insert(ctx, o); err != nil {
 		held.release()
 		return Sandbox{}, err
 	}
 	return o.waitReady(ctx)
 }
 
-// adopt stores the sandbox and starts its owner, unless the manager is closing.
-func (m *Manager) adopt(ctx context.Context, o *owner) (*owner, error) {
-	m.mu.Lock()
-	if m.closing {
-		m.mu.Unlock()
-		return nil, shuttingDown()
+// plan is what adapters need of a sandbox, but for its image.
+func (m *Manager) plan(sb Sandbox) Plan {
+	return Plan{
+		ID: sb.ID, Host: ident.Host(sb.ID), Slot: sb.Slot, VCPUs: sb.VCPUs, MemMiB: sb.MemMiB, ScratchMiB: m.cfg.Limits.ScratchMiB,
 	}
-	m.owners[o.sb.ID] = o
-	m.running.Add(1)
-	m.mu.Unlock()
+}
+
+// insert stores a new sandbox and starts its owner, unless the manager is
+// closing.
+func (m *Manager) insert(ctx context.Context, o *owner) error {
+	if !m.own(o) {
+		return shuttingDown()
+	}
 	// Not the caller's context: whether the row is there must be known.
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), m.cfg.Limits.StepTimeout)
 	defer cancel()
 	if err := m.cfg.Store.InsertSandbox(ctx, o.sb); err != nil {
-		m.forget(o)
+		m.forget(o) // a row that was written all the same is settled by reconcile
 		m.running.Done()
-		return nil, err
+		return err
 	}
-	go func() { //nolint:contextcheck // it has its own: the sandbox outlives the request
+	m.start(o) //nolint:contextcheck // it has its own: the sandbox outlives the request
+	return nil
+}
+
+// own makes the manager answer for a sandbox, unless it is closing. What follows
+// is start, or forget and running.Done.
+func (m *Manager) own(o *owner) bool {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.closing {
+		return false
+	}
+	m.owners[o.sb.ID] = o
+	m.running.Add(1)
+	return true
+}
+
+func (m *Manager) start(o *owner) {
+	go func() {
 		defer m.running.Done()
 		o.run()
 	}()
-	return o, nil
 }
 
 // Get finds a sandbox in any state.
@@ -175,88 +217,98 @@ func (m *Manager) Delete(ctx context.Context, id string) (Sandbox, error) {
 	select {
 	case <-o.finished:
 		return o.final, nil
+	case <-o.left:
+		return Sandbox{}, shuttingDown()
 	case <-ctx.Done():
 		return Sandbox{}, ctx.Err()
 	}
 }
 
-// Use returns the session of a running sandbox.
+// Use returns a use of a running sandbox, to be released. One that an earlier
+// daemon left running is waited for.
 func (m *Manager) Use(ctx context.Context, id string) (*Session, error) {
+	o, err := m.usable(ctx, id)
+	if err != nil {
+		return nil, err
+	}
+	if !o.life.use() {
+		return nil, o.gone()
+	}
+	return &Session{life: o.life}, nil
+}
+
+// usable finds the owner of a sandbox that became usable.
+func (m *Manager) usable(ctx context.Context, id string) (*owner, error) {
 	sb, err := m.Get(ctx, id)
 	if err != nil {
 		return nil, err
 	}
 	o := m.owner(id)
 	if o == nil {
+		// It ended between the two looks, or is another daemon's.
+		if sb, err = m.Get(ctx, id); err != nil {
+			return nil, err
+		}
 		return nil, notRunning(sb)
+	}
+	if o.adopted {
+		select {
+		case <-o.ready:
+		case <-o.left:
+		case <-ctx.Done():
+			return nil, fmt.Errorf("wait for the sandbox: %w", ctx.Err())
+		}
 	}
 	select {
 	case <-o.ready:
+	case <-o.left:
+		return nil, shuttingDown()
 	default:
 		return nil, notRunning(sb)
 	}
-	if o.session == nil || o.session.ctx.Err() != nil {
-		sb.State = Stopped
-		if o.session != nil {
-			sb.Reason = o.session.Reason()
-		}
+	if o.life == nil {
+		sb.State, sb.Reason = Stopped, o.sb.Reason // settled before ready was closed
 		return nil, notRunning(sb)
 	}
-	return o.session, nil
+	return o, nil
 }
 
-// Recover settles what an earlier daemon left: every cgroup and jail of this
-// node is reaped, and every sandbox that was not stopped becomes so.
-func (m *Manager) Recover(ctx context.Context) error {
-	hosts := map[string]bool{}
-	for _, list := range []func(context.Context) ([]string, error){m.cfg.Cgroups.List, m.cfg.VMM.List} {
-		names, err := list(ctx)
-		if err != nil {
-			return fmt.Errorf("recover: %w", err)
-		}
-		for _, name := range names {
-			hosts[name] = true
-		}
+// Extend moves the end of a sandbox's TTL to now + ttl, if that is later than
+// what it was.
+func (m *Manager) Extend(ctx context.Context, id string, ttl time.Duration) (Sandbox, error) {
+	if ttl < time.Second || ttl > m.cfg.Limits.MaxTTL {
+		return Sandbox{}, fault.Param("ttl_seconds", "ttl_seconds must be 1 to %d on this node", int(m.cfg.Limits.MaxTTL.Seconds()))
 	}
-	for host := range hosts {
-		if err := m.reap(ctx, host); err != nil {
-			return fmt.Errorf("recover: reap %s: %w", host, err)
-		}
-		m.cfg.Logger.Warn("reaped what an earlier daemon left", "host", host)
-	}
-	live, err := m.cfg.Store.LiveSandboxes(ctx)
+	o, err := m.usable(ctx, id)
 	if err != nil {
-		return fmt.Errorf("recover: %w", err)
+		return Sandbox{}, err
 	}
-	for _, sb := range live {
-		sb.State, sb.StopReason, sb.Reason = Stopped, stopReasons[ReasonHostRestarted], ReasonHostRestarted
-		sb.Stopped = time.Now()
-		if err := m.cfg.Store.UpdateSandbox(ctx, sb); err != nil {
-			return fmt.Errorf("recover: %w", err)
-		}
-	}
-	return nil
+	return o.ask(ctx, func() (Sandbox, error) { return o.extend(ttl) })
 }
 
-func (m *Manager) reap(ctx context.Context, host string) error {
-	ctx, cancel := context.WithTimeout(ctx, m.cfg.Limits.StepTimeout)
-	defer cancel()
-	if err := m.cfg.Cgroups.Kill(ctx, host); err != nil {
-		return err
+// Touch uses a sandbox for a moment, so that its idle time begins anew.
+func (m *Manager) Touch(ctx context.Context, id string) (Sandbox, error) {
+	session, err := m.Use(ctx, id)
+	if err != nil {
+		return Sandbox{}, err
 	}
-	return errors.Join(m.cfg.VMM.Remove(ctx, host), m.cfg.Cgroups.Remove(ctx, host))
+	session.Release()
+	return m.Get(ctx, id)
 }
 
-// Close refuses new sandboxes, ends all that run, and waits for them. When ctx
-// ends first, what is left is for the next start's Recover.
-func (m *Manager) Close(ctx context.Context) error {
+// Close refuses new sandboxes and waits for what is under way. Those that run
+// are left to the next daemon, or, with drain, ended. When ctx ends first, what
+// is left is for the next start's Recover.
+func (m *Manager) Close(ctx context.Context, drain bool) error {
 	m.mu.Lock()
 	if !m.closing {
-		m.closing = true
+		m.closing, m.drain = true, drain
 		close(m.ending)
 	}
-	for _, o := range m.owners {
-		o.end(ReasonHostRestarted)
+	if drain {
+		for _, o := range m.owners {
+			o.end(ReasonHostRestarted)
+		}
 	}
 	m.mu.Unlock()
 	done := make(chan struct{})

@@ -3,37 +3,43 @@ package sandbox
 import (
 	"context"
 	"errors"
+	"fmt"
 	"log/slog"
-	"sync"
 	"time"
 
 	"github.com/microvmd/microvm/internal/fault"
 )
 
 // owner is the one goroutine that decides over a sandbox. Everything that can
-// happen to it (a caller's delete, the end of the TTL, the VMM's death, an
-// agent that lies) reaches it as a request, so the order of events is the
-// order of its queue, and the first cause of an ending is the one that is kept.
+// happen to it (a caller's delete, the end of the TTL, idleness, the VMM's
+// death, an agent that lies) reaches it as a request, so the order of events is
+// the order of its queue, and the first cause of an ending is the one that is
+// kept.
 type owner struct {
-	m     *Manager
-	plan  Plan
-	log   *slog.Logger
-	held  *reservation
-	queue chan Reason // causes of an ending
+	m       *Manager
+	plan    Plan
+	log     *slog.Logger
+	held    *reservation
+	adopted bool        // an earlier daemon started it
+	queue   chan Reason // causes of an ending
+	asks    chan func() // what else is asked of a running sandbox
 
 	// owner only
-	sb     Sandbox
-	cancel context.CancelCauseFunc // of provisioning and the death watch
+	sb  Sandbox
+	ttl *time.Timer
 
 	ctx      context.Context // bounds what belongs to the sandbox's life
-	watch    sync.WaitGroup  // the death watch
-	dead     chan struct{}   // closed when the VMM's cgroup emptied
-	ready    chan struct{}   // closed when running or stopped
-	session  *Session        // set before ready is closed when running; else nil
-	finished chan struct{}   // closed when stopped and torn down
-	bootErr  error           // set before ready is closed
-	final    Sandbox         // set before finished is closed
+	cancel   context.CancelCauseFunc
+	ready    chan struct{} // closed when running or stopped
+	life     *life         // set before ready is closed when running; else nil
+	finished chan struct{} // closed when stopped and torn down
+	left     chan struct{} // closed when the daemon left it to the next one
+	bootErr  error         // set before ready is closed
+	final    Sandbox       // set before finished is closed
 }
+
+// leaving is no reason that anybody sees: the daemon stops, the sandbox does not.
+const leaving Reason = "leaving"
 
 func newOwner(m *Manager, sb Sandbox, plan Plan, held *reservation) *owner {
 	ctx, cancel := context.WithCancelCause(m.ctx)
@@ -41,9 +47,10 @@ func newOwner(m *Manager, sb Sandbox, plan Plan, held *reservation) *owner {
 		m: m, plan: plan, held: held, sb: sb, ctx: ctx, cancel: cancel,
 		log:      m.cfg.Logger.With("sandbox", sb.ID),
 		queue:    make(chan Reason, 1),
-		dead:     make(chan struct{}),
+		asks:     make(chan func()),
 		ready:    make(chan struct{}),
 		finished: make(chan struct{}),
+		left:     make(chan struct{}),
 	}
 }
 
@@ -56,84 +63,211 @@ func (o *owner) end(reason Reason) {
 	}
 }
 
-// run is the owner. It returns when nothing of the sandbox is left on the host.
-func (o *owner) run() {
-	ttl := time.NewTimer(time.Until(o.sb.Expires))
-	defer ttl.Stop()
-	provisioned := make(chan error, 1)
-	go func() { provisioned <- o.provision(o.ctx) }()
-
-	reason := o.starting(provisioned, ttl.C)
-	if reason == "" {
-		reason = o.running(ttl.C)
-	}
-	o.stop(reason)
+// begun is how the beginning ended.
+type begun struct {
+	vm  *microVM
+	err error
 }
 
-// starting waits for the microVM and returns "" once the sandbox runs, or why
-// it never will. When it returns, provisioning has ended.
-func (o *owner) starting(provisioned <-chan error, ttl <-chan time.Time) Reason {
+// run is the owner. It returns when nothing of the sandbox is left on the host,
+// or when it is left to the next daemon.
+func (o *owner) run() {
+	o.ttl = time.NewTimer(o.sb.Deadline - o.m.cfg.Uptime())
+	defer o.ttl.Stop()
+	beginning := make(chan begun, 1)
+	go func() { beginning <- o.begin() }()
+
+	vm, reason := o.starting(beginning)
+	if reason == "" {
+		reason = o.running(vm)
+	}
+	if reason == leaving {
+		o.leave(vm)
+		return
+	}
+	o.stop(vm, reason)
+}
+
+// begin brings the microVM up: adopts it, or restores it from its template, or
+// boots it. A restore that fails costs time and no sandbox.
+func (o *owner) begin() begun {
+	if o.adopted {
+		vm := newMicroVM(o.ctx, o.m, o.plan, o.log)
+		return begun{vm, vm.take(vm.adoption())}
+	}
+	plan := o.plan
+	plan.Template = o.m.templates.find(plan)
+	vm := newMicroVM(o.ctx, o.m, plan, o.log)
+	err := vm.provision(vm.steps())
+	if plan.Template == "" || o.ctx.Err() != nil {
+		return begun{vm, err}
+	}
+	if err == nil {
+		o.m.templates.proved(plan.Template)
+		return begun{vm, nil}
+	}
+	o.m.templates.failed(plan.Template, err)
+	o.log.Warn("restore from template failed, booting instead", "template", plan.Template, "error", err)
+	if !vm.remove() {
+		return begun{vm, err}
+	}
+	plan.Template = ""
+	vm = newMicroVM(o.ctx, o.m, plan, o.log)
+	return begun{vm, vm.provision(vm.steps())}
+}
+
+// starting waits for the microVM and returns no reason once the sandbox runs, or
+// why it never will. When it returns, the beginning has ended.
+func (o *owner) starting(beginning <-chan begun) (*microVM, Reason) {
 	var cause Reason
-	dead := o.dead
+	abandon := o.m.abandon
 	for {
 		select {
-		case err := <-provisioned:
-			if cause == "" && err == nil {
-				return o.becomeRunning()
+		case b := <-beginning:
+			if cause == "" && b.err == nil {
+				return b.vm, o.becomeRunning(b.vm)
 			}
 			if cause == "" {
-				cause = ReasonBootFailed
-				o.log.Error("sandbox did not start", "error", err)
+				cause = o.failure(b)
+				o.log.Error("sandbox did not start", "reason", cause, "error", b.err)
 			}
-			o.bootErr = err
-			return cause
+			o.bootErr = b.err
+			return b.vm, cause
 		case reason := <-o.queue:
 			cause = first(cause, reason)
-		case <-ttl:
+		case <-o.ttl.C:
 			cause = first(cause, ReasonTTL)
-		case <-dead:
-			dead = nil // seen
-			o.cancel(errors.New("the VMM ended"))
-			continue // provisioning fails with this cause: boot_failed; had it just succeeded, running sees the death
+		case <-abandon:
+			abandon = nil
+			cause = leaving // the next start settles it
 		}
 		o.cancel(errors.New("the sandbox is ending: " + string(cause)))
 	}
 }
 
-func (o *owner) becomeRunning() Reason {
-	next := o.sb
-	next.State, next.Boot = Running, BootCold
-	if err := o.save(next); err != nil {
-		o.log.Error("store refused the sandbox", "error", err)
-		o.bootErr = err
+// failure is the reason of a beginning that failed by itself.
+func (o *owner) failure(b begun) Reason {
+	switch {
+	case !o.adopted:
 		return ReasonBootFailed
+	case errors.Is(context.Cause(b.vm.ctx), errDead):
+		return ReasonVMDied
 	}
-	o.session = newSession(o, o.sb)
+	return ReasonAgentDied
+}
+
+func (o *owner) becomeRunning(vm *microVM) Reason {
+	if !o.adopted {
+		next := o.sb
+		next.State, next.Boot = Running, BootCold
+		if vm.plan.Template != "" {
+			next.Boot = BootSnapshot
+		}
+		if err := o.save(next); err != nil {
+			o.log.Error("store refused the sandbox", "error", err)
+			o.bootErr = err
+			return ReasonBootFailed
+		}
+		if next.Boot == BootCold {
+			o.m.templates.want(o.plan)
+		}
+	}
+	o.life = newLife(o)
 	close(o.ready)
 	return ""
 }
 
-func (o *owner) running(ttl <-chan time.Time) Reason {
-	select {
-	case reason := <-o.queue:
-		return reason
-	case <-ttl:
-		return ReasonTTL
-	case <-o.dead:
-		// A delete that killed the VM is not here: it goes through the queue
-		// first. What was already queued when the VM died came first, too.
+func (o *owner) running(vm *microVM) Reason {
+	idle := time.NewTimer(o.sb.Idle)
+	defer idle.Stop()
+	if o.sb.Idle == 0 {
+		idle.Stop()
+	}
+	for {
 		select {
 		case reason := <-o.queue:
 			return reason
-		default:
-			return ReasonVMDied
+		case <-o.ttl.C:
+			if left := o.sb.Deadline - o.m.cfg.Uptime(); left > 0 {
+				o.ttl.Reset(left)
+				continue
+			}
+			return ReasonTTL
+		case <-idle.C:
+			wait, idled := o.life.reclaim(o.sb.Idle)
+			if idled {
+				return ReasonIdle
+			}
+			idle.Reset(wait)
+		case ask := <-o.asks:
+			ask()
+		case <-o.m.ending:
+			if o.m.drain {
+				return ReasonHostRestarted
+			}
+			return leaving
+		case <-vm.dead:
+			// A delete that killed the VM is not here: it goes through the queue
+			// first. What was already queued when the VM died came first, too.
+			select {
+			case reason := <-o.queue:
+				return reason
+			default:
+				return ReasonVMDied
+			}
 		}
 	}
 }
 
+// extend moves the end of the TTL to now + ttl, if that is later.
+func (o *owner) extend(ttl time.Duration) (Sandbox, error) {
+	now := time.Now()
+	if most := o.sb.Created.Add(o.m.cfg.Limits.MaxTTL).Sub(now); ttl > most {
+		return Sandbox{}, fault.Param("ttl_seconds", "ttl_seconds must be at most %d now: a sandbox lives at most %d s on this node from its creation on",
+			int(max(most, 0).Seconds()), int(o.m.cfg.Limits.MaxTTL.Seconds()))
+	}
+	next := o.sb
+	if deadline := o.m.cfg.Uptime() + ttl; deadline > next.Deadline {
+		next.Deadline, next.Expires = deadline, now.Add(ttl)
+		if err := o.save(next); err != nil {
+			return Sandbox{}, err
+		}
+		o.ttl.Reset(ttl)
+	}
+	return o.sb.clone(), nil
+}
+
+// clockSlack is how far the shown end of a TTL may be from the true one.
+const clockSlack = 2 * time.Second
+
+// followClock corrects what is shown of the TTL's end after the wall clock was
+// set. The end itself counts in the host's uptime and stays.
+func (o *owner) followClock() {
+	next := o.sb
+	next.Expires = time.Now().Add(next.Deadline - o.m.cfg.Uptime()).Round(0)
+	if off := next.Expires.Sub(o.sb.Expires.Round(0)); off.Abs() < clockSlack {
+		return
+	}
+	if err := o.save(next); err != nil {
+		o.log.Error("store refused the sandbox", "error", err)
+	}
+}
+
+// leave ends what this daemon does for the sandbox, and nothing else.
+func (o *owner) leave(vm *microVM) {
+	o.cancel(ErrLeft)
+	if o.life != nil {
+		o.life.end(ErrLeft)
+	}
+	o.m.cfg.Agents.Release(o.plan.Host)
+	vm.watch.Wait()
+	o.m.forget(o)
+	close(o.left)
+}
+
 // stop records the ending, then removes everything from the host, trying again
 // until nothing is left: a slot is free only then.
-func (o *owner) stop(reason Reason) {
+func (o *owner) stop(vm *microVM, reason Reason) {
 	next := o.sb
 	next.State, next.StopReason, next.Reason = Stopped, stopReasons[reason], reason
 	next.Stopped = time.Now()
@@ -142,37 +276,26 @@ func (o *owner) stop(reason Reason) {
 		o.log.Error("store refused the ending", "error", stored)
 		o.sb = next
 	}
-	if o.session != nil {
-		o.session.end(reason)
+	if o.life != nil {
+		o.life.end(&Ended{Reason: reason})
 	} else {
 		close(o.ready)
 	}
 	o.cancel(errors.New("the sandbox ended"))
-	for wait := 100 * time.Millisecond; ; wait = min(2*wait, 10*time.Second) {
-		// Not o.ctx: teardown must run when everything else is over.
-		err := o.teardown(context.WithoutCancel(o.ctx))
-		if err == nil {
-			break
-		}
-		o.log.Error("teardown is not complete, trying again", "error", err, "wait", wait)
-		select {
-		case <-time.After(wait):
-		case <-o.m.abandon:
-			o.log.Error("teardown given up: the next start of the daemon reaps the rest")
-			o.close(stored)
-			return
-		}
+	removed := vm.remove()
+	if removed {
+		o.held.release()
+		o.log.Info("sandbox stopped", "stop_reason", o.sb.StopReason, "reason", o.sb.Reason)
+	} else {
+		o.log.Error("teardown given up: the next start of the daemon reaps the rest")
 	}
-	o.held.release()
 	o.close(stored)
-	o.log.Info("sandbox stopped", "stop_reason", o.sb.StopReason, "reason", o.sb.Reason)
 }
 
 // close lets everybody see the end. An ending that the store refused (its disk
 // is full, say) is told by the owner until the store takes it, or the daemon
 // ends: its next start settles the row.
 func (o *owner) close(stored error) {
-	o.watch.Wait()
 	o.final = o.sb.clone()
 	if stored == nil {
 		o.m.forget(o)
@@ -197,28 +320,16 @@ func (o *owner) close(stored error) {
 
 // save moves the sandbox in the table and the store, in that order.
 func (o *owner) save(next Sandbox) error {
-	if err := move(o.sb.State, next.State); err != nil {
-		return err
+	if next.State != o.sb.State {
+		if err := move(o.sb.State, next.State); err != nil {
+			return err
+		}
 	}
 	if err := o.m.store(next); err != nil {
 		return err
 	}
 	o.sb = next
 	return nil
-}
-
-// watchDeath reports the VMM's death once its process was in the cgroup.
-func (o *owner) watchDeath() {
-	dead := o.dead
-	o.watch.Go(func() {
-		if err := o.m.cfg.Cgroups.Emptied(o.ctx, o.plan.Host); err == nil {
-			close(dead)
-		} else if o.ctx.Err() == nil {
-			// Blind to its death is as bad as dead: nothing would ever reap it.
-			o.log.Error("cannot watch the VMM", "error", err)
-			o.end(ReasonVMDied)
-		}
-	})
 }
 
 func first(kept, later Reason) Reason {
@@ -232,15 +343,44 @@ func first(kept, later Reason) Reason {
 func (o *owner) waitReady(ctx context.Context) (Sandbox, error) {
 	select {
 	case <-o.ready:
+	case <-o.left:
+		return Sandbox{}, shuttingDown()
 	case <-ctx.Done():
 		return Sandbox{}, ctx.Err()
 	}
-	if o.session != nil {
-		return o.session.sandbox.clone(), nil
+	if o.life != nil {
+		return o.life.sandbox.clone(), nil
 	}
 	if sb := o.sb; sb.Reason != ReasonBootFailed { // settled before ready was closed
 		return Sandbox{}, notRunning(sb)
 	}
 	return Sandbox{}, fault.Wrap(o.bootErr, fault.InternalError,
 		"sandbox %s did not start; the daemon's log says why under this id", o.plan.ID)
+}
+
+// ask has something done in the owner's goroutine while the sandbox runs.
+func (o *owner) ask(ctx context.Context, do func() (Sandbox, error)) (Sandbox, error) {
+	type answer struct {
+		sb  Sandbox
+		err error
+	}
+	answers := make(chan answer, 1)
+	select {
+	case o.asks <- func() { sb, err := do(); answers <- answer{sb, err} }:
+		a := <-answers // the owner took it, and what it does is bounded
+		return a.sb, a.err
+	case <-o.life.ctx.Done():
+		return Sandbox{}, o.gone()
+	case <-ctx.Done():
+		return Sandbox{}, fmt.Errorf("ask for a change: %w", ctx.Err())
+	}
+}
+
+// gone is the refusal of a use after the life has ended.
+func (o *owner) gone() error {
+	reason := o.life.reason()
+	if reason == "" {
+		return shuttingDown()
+	}
+	return notRunning(Sandbox{ID: o.plan.ID, State: Stopped, Reason: reason})
 }

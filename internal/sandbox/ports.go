@@ -18,6 +18,7 @@ type Plan struct {
 	MemMiB     int
 	Image      image.Image
 	ScratchMiB int
+	Template   string // the template that it is restored from; "" is a cold boot
 }
 
 // Cgroups holds one cgroup per sandbox, with the limits of its plan, below the
@@ -36,6 +37,9 @@ type Cgroups interface {
 	Remove(ctx context.Context, host string) error
 	// List names all cgroups that this node made.
 	List(ctx context.Context) ([]string, error)
+	// CPUTime is what the processes in it have used so far: a VMM that waits
+	// for a busy host uses some, one that hangs does not.
+	CPUTime(ctx context.Context, host string) (time.Duration, error)
 }
 
 // VMM makes, starts and removes microVMs.
@@ -46,13 +50,35 @@ type VMM interface {
 	// Launch starts the VMM, jailed, in its cgroup, and returns when its API
 	// answers.
 	Launch(ctx context.Context, plan Plan) error
-	// Start configures the microVM and starts its vCPUs.
+	// Start configures the microVM and starts its vCPUs; or, where the plan
+	// names a template, loads that and lets it go on.
 	Start(ctx context.Context, plan Plan) error
+	// Adopt takes over a microVM that an earlier daemon started. One that is
+	// paused goes on, and a half-made snapshot in its jail is removed. Its
+	// exit code will not be known.
+	Adopt(ctx context.Context, plan Plan) error
 	// Remove deletes the jail, its disks and its sockets. The cgroup must be
 	// empty. What is not there is no error.
 	Remove(ctx context.Context, host string) error
 	// List names all jails that this node made.
 	List(ctx context.Context) ([]string, error)
+
+	// TemplateOf names the template of a plan: by everything that a snapshot
+	// depends on (Firecracker, processor, host kernel, guest kernel, agent,
+	// image, shape, scratch size).
+	TemplateOf(plan Plan) string
+	// Freeze pauses a cold-booted microVM whose agent has said hello and was
+	// not configured, and writes its memory and devices into its jail. It
+	// never goes on.
+	Freeze(ctx context.Context, plan Plan) error
+	// Keep makes what Freeze wrote the template of that name, as a whole or
+	// not at all. The cgroup must be empty.
+	Keep(ctx context.Context, host, template string) error
+	// Templates names all complete templates of this node.
+	Templates(ctx context.Context) ([]string, error)
+	// DropTemplate removes one; microVMs that were restored from it go on.
+	// What is not there is no error.
+	DropTemplate(ctx context.Context, template string) error
 }
 
 // Agents reaches the guest agents of started microVMs.
@@ -93,9 +119,14 @@ type Limits struct {
 	MaxMemMiB  int           // of one sandbox, >= MinMemMiB
 	MaxTTL     time.Duration // of one sandbox
 	ScratchMiB int           // size of each sandbox's scratch disk
+	DiskMiB    int           // sum over all sandboxes' scratch disks
+	Templates  int           // templates that are kept, least recently used go first; 0 is none: every create boots
 
-	BootsAtOnce int           // microVMs that boot at the same time; others wait their turn
-	BootTurn    time.Duration // after which a boot that is not over gives its turn away
-	BootTimeout time.Duration // from the first step to the agent's hello
-	StepTimeout time.Duration // of each other step
+	BootsAtOnce  int           // microVMs that boot at the same time; others wait their turn
+	BootTurn     time.Duration // after which a boot that is not over gives its turn away
+	BootTimeout  time.Duration // from the first step to a usable sandbox, however much it gets on
+	StallTimeout time.Duration // without progress, after which a microVM that comes up counts as hung
+	StepTimeout  time.Duration // of each single call to an agent, and of each step of a teardown
+
+	ReconcileEvery time.Duration // what is on the host is compared with what should be
 }

@@ -43,8 +43,11 @@ func (s Sandbox) clone() Sandbox {
 // Boot says how a microVM came up.
 type Boot string
 
-// The ways to come up. Restore from a snapshot and the warm pool add theirs.
-const BootCold Boot = "cold"
+// The ways to come up. The warm pool adds its own.
+const (
+	BootCold     Boot = "cold"     // the guest's kernel booted
+	BootSnapshot Boot = "snapshot" // restored from a template
+)
 
 // Query selects sandboxes for a list, newest first.
 type Query struct {

@@ -15,6 +15,7 @@ type Spec struct {
 	VCPUs  int               // default 1
 	MemMiB int               // default 256
 	TTL    time.Duration     // default 15 min, whole seconds
+	Idle   time.Duration     // without use for so long, it is reclaimed; default 2 min, whole seconds; negative is never
 }
 
 // The defaults of a Spec.
@@ -22,6 +23,7 @@ const (
 	DefaultVCPUs  = 1
 	DefaultMemMiB = 256
 	DefaultTTL    = 15 * time.Minute
+	DefaultIdle   = 2 * time.Minute
 
 	// MinMemMiB is the least memory with which a guest of ours boots.
 	MinMemMiB = 128
@@ -50,6 +52,14 @@ func (s Spec) fill(limits Limits) (Spec, error) {
 	}
 	if s.TTL == 0 {
 		s.TTL = DefaultTTL
+	}
+	switch {
+	case s.Idle == 0:
+		s.Idle = DefaultIdle
+	case s.Idle < 0:
+		s.Idle = 0 // as a Sandbox has it
+	case s.Idle < time.Second || s.Idle > limits.MaxTTL:
+		return s, fault.Param("idle_seconds", "idle_seconds must be 1 to %d on this node, or negative for never", int(limits.MaxTTL.Seconds()))
 	}
 	if s.VCPUs < 1 || s.VCPUs > limits.MaxVCPUs {
 		return s, fault.Param("vcpus", "vcpus must be 1 to %d on this node", limits.MaxVCPUs)

@@ -19,6 +19,7 @@ type StopReason string
 const (
 	StopDeleted StopReason = "stopped" // a caller deleted it
 	StopExpired StopReason = "expired" // its TTL ended
+	StopIdle    StopReason = "idle"    // it was not used for its idle time
 	StopFailed  StopReason = "failed"  // ours or its VM's doing; Reason says which
 )
 
@@ -29,6 +30,7 @@ type Reason string
 const (
 	ReasonDeleted       Reason = "deleted"        // by a caller
 	ReasonTTL           Reason = "ttl"            // its TTL ended
+	ReasonIdle          Reason = "idle"           // it was not used for its idle time
 	ReasonBootFailed    Reason = "boot_failed"    // the microVM never became usable
 	ReasonVMDied        Reason = "vm_died"        // the VMM process ended by itself
 	ReasonAgentDied     Reason = "agent_died"     // the guest agent went silent or broke the protocol
@@ -39,6 +41,7 @@ const (
 var stopReasons = map[Reason]StopReason{
 	ReasonDeleted:       StopDeleted,
 	ReasonTTL:           StopExpired,
+	ReasonIdle:          StopIdle,
 	ReasonBootFailed:    StopFailed,
 	ReasonVMDied:        StopFailed,
 	ReasonAgentDied:     StopFailed,

@@ -72,7 +72,7 @@ func TestAnEndingThatTheStoreRefusesIsStoredLater(t *testing.T) {
 		if _, err := m.Delete(t.Context(), other.ID); err != nil {
 			t.Fatal(err)
 		}
-		if err := m.Close(t.Context()); err != nil {
+		if err := m.Close(t.Context(), true); err != nil {
 			t.Error(err)
 		}
 	})

@@ -28,9 +28,12 @@ func HandlerAgent(handler http.Handler) AgentFactory {
 	}
 }
 
-// ConfiguredAgent answers Configure, and nothing else.
+// ConfiguredAgent answers echoes and Configure, and nothing else.
 func ConfiguredAgent() AgentFactory {
 	mux := http.NewServeMux()
+	mux.HandleFunc(guestwire.RouteEcho, func(w http.ResponseWriter, r *http.Request) {
+		_, _ = w.Write([]byte(r.URL.Query().Get("text")))
+	})
 	mux.HandleFunc(guestwire.RouteConfigure, func(w http.ResponseWriter, r *http.Request) {
 		var in guestwire.Configure
 		_ = json.NewDecoder(r.Body).Decode(&in)

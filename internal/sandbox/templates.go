@@ -1,0 +1,197 @@
+package sandbox
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/microvmd/microvm/internal/fault"
+	"github.com/microvmd/microvm/internal/ident"
+)
+
+// templates knows which snapshots of untouched microVMs this node has, has
+// missing ones made, one at a time, and drops those that fail or that nobody
+// used for longest. A template is a matter of speed and never of success: where
+// none can be used, a sandbox boots.
+type templates struct {
+	m *Manager
+
+	mu     sync.Mutex
+	ready  map[string]time.Time // guarded by mu; when each was last used
+	faults map[string]*faults   // guarded by mu; of those that failed of late
+	making bool                 // guarded by mu
+}
+
+// faults is how often a template failed in a row, and until when no other is made.
+type faults struct {
+	count int
+	until time.Time
+}
+
+const (
+	faultPause    = time.Minute // after the second fault in a row; it doubles with each
+	faultPauseMax = time.Hour
+)
+
+func newTemplates(m *Manager) *templates {
+	return &templates{m: m, ready: map[string]time.Time{}, faults: map[string]*faults{}}
+}
+
+// load finds what an earlier daemon made.
+func (t *templates) load(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, t.m.cfg.Limits.StepTimeout)
+	defer cancel()
+	names, err := t.m.cfg.VMM.Templates(ctx)
+	if err != nil {
+		return fmt.Errorf("list templates: %w", err)
+	}
+	t.mu.Lock()
+	for _, name := range names {
+		t.ready[name] = time.Now()
+	}
+	t.mu.Unlock()
+	t.trim()
+	return nil
+}
+
+// find names the template to restore a plan from; "" is none.
+func (t *templates) find(plan Plan) string {
+	name := t.m.cfg.VMM.TemplateOf(plan)
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if _, ok := t.ready[name]; !ok || t.m.cfg.Limits.Templates == 0 {
+		return ""
+	}
+	t.ready[name] = time.Now()
+	return name
+}
+
+// proved is told that a restore went well.
+func (t *templates) proved(name string) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	delete(t.faults, name)
+}
+
+// failed is told that a restore, or the making, went wrong. The next cold boot
+// makes another: at once after the first fault, later and later after more.
+func (t *templates) failed(name string, why error) {
+	t.mu.Lock()
+	delete(t.ready, name)
+	f := t.faults[name]
+	if f == nil {
+		f = &faults{}
+		t.faults[name] = f
+	}
+	if f.count++; f.count > 1 {
+		f.until = time.Now().Add(min(faultPause<<min(f.count-2, 10), faultPauseMax))
+	}
+	again := f.until
+	t.mu.Unlock()
+	t.m.cfg.Logger.Error("template failed", "template", name, "error", why, "not_again_before", again)
+	t.drop(name)
+}
+
+// want has the template of a plan made, if it is missing and may be.
+func (t *templates) want(plan Plan) {
+	name := t.m.cfg.VMM.TemplateOf(plan)
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	_, have := t.ready[name]
+	f := t.faults[name]
+	if have || t.making || t.m.cfg.Limits.Templates == 0 || f != nil && time.Now().Before(f.until) {
+		return
+	}
+	plan.ID = ident.New(ident.Sandbox) // no sandbox has it: on the host it needs a name like one
+	plan.Host, plan.Slot = ident.Host(plan.ID), makerSlot
+	if !t.m.claim(plan.Host) {
+		return
+	}
+	t.making = true
+	go func() {
+		defer t.m.disclaim(plan.Host)
+		err := t.make(plan, name)
+		t.mu.Lock()
+		t.making = false
+		if err == nil {
+			t.ready[name] = time.Now()
+		}
+		t.mu.Unlock()
+		switch {
+		case err == nil:
+			t.m.cfg.Logger.Info("template made", "template", name, "image", plan.Image.ID, "vcpus", plan.VCPUs, "mem_mib", plan.MemMiB)
+			t.trim()
+		case fault.Is(err, fault.NodeAtCapacity) || t.m.ctx.Err() != nil || errors.Is(err, ErrLeft):
+			t.m.cfg.Logger.Info("template not made now", "template", name, "why", err)
+		default:
+			t.failed(name, err)
+		}
+	}()
+}
+
+// make boots a microVM of the plan, freezes it untouched, and keeps what that
+// left. Nothing of a caller's ever ran in it.
+func (t *templates) make(plan Plan, name string) error {
+	held, err := t.m.admission.reserveMaker(plan.VCPUs, plan.MemMiB)
+	if err != nil {
+		return err
+	}
+	c := t.m.cfg
+	vm := newMicroVM(t.m.ctx, t.m, plan, c.Logger.With("template", name))
+	stop := make(chan struct{})
+	defer close(stop)
+	go func() { // the daemon stops: nobody waits for a template
+		select {
+		case <-t.m.ending:
+			vm.cancel(ErrLeft)
+		case <-stop:
+		}
+	}()
+	err = vm.provision(append(vm.build(), step{"hello", vm.hello}, step{"freeze", func(ctx context.Context) error { return c.VMM.Freeze(ctx, plan) }}))
+	if err == nil {
+		err = vm.kept(name)
+	}
+	if vm.remove() {
+		held.release()
+	}
+	return err
+}
+
+// kept ends a frozen VMM and makes what it wrote a template.
+func (v *microVM) kept(name string) error {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(v.ctx), v.m.cfg.Limits.BootTimeout)
+	defer cancel()
+	if err := v.m.cfg.Cgroups.Kill(ctx, v.plan.Host); err != nil {
+		return err
+	}
+	return v.m.cfg.VMM.Keep(ctx, v.plan.Host, name)
+}
+
+// trim drops the least recently used templates of too many.
+func (t *templates) trim() {
+	t.mu.Lock()
+	names := make([]string, 0, len(t.ready))
+	for name := range t.ready {
+		names = append(names, name)
+	}
+	slices.SortFunc(names, func(a, b string) int { return t.ready[b].Compare(t.ready[a]) })
+	gone := names[min(len(names), t.m.cfg.Limits.Templates):]
+	for _, name := range gone {
+		delete(t.ready, name)
+	}
+	t.mu.Unlock()
+	for _, name := range gone {
+		t.drop(name)
+	}
+}
+
+func (t *templates) drop(name string) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(t.m.ctx), t.m.cfg.Limits.StepTimeout)
+	defer cancel()
+	if err := t.m.cfg.VMM.DropTemplate(ctx, name); err != nil {
+		t.m.cfg.Logger.Error("cannot drop template", "template", name, "error", err)
+	}
+}
