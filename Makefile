@@ -28,7 +28,7 @@ down: build ## stop what `make up` started
 
 .PHONY: test
 test: ## all tests; what CI runs
-	@./hack/timed.sh check test-unit test-contract test-e2e
+	@./hack/timed.sh check test-unit test-postgres test-contract test-e2e
 
 .PHONY: check
 check: ## format, lint, generated code, import rules, cross-build for arm64
@@ -36,8 +36,15 @@ check: ## format, lint, generated code, import rules, cross-build for arm64
 
 .PHONY: test-unit
 test-unit: ## tests of each package; as root, on any Linux
-	go test -count=1 $(UNIT)
+	go test -count=1 -skip '^TestPostgres' $(UNIT)
 	cd sdk/go && go test -count=1 ./...
+
+.PHONY: test-postgres
+test-postgres: ## the store on Debian's PostgreSQL, which the tests start; as root
+	@./hack/postgres.sh
+	@mkdir -p bin
+	@go test -count=1 -v -run '^TestPostgres' ./internal/sqlstore >bin/postgres.log || { cat bin/postgres.log; exit 1; }
+	@grep '^--- PASS' bin/postgres.log || { echo 'postgres: ran no test' >&2; exit 1; }
 
 .PHONY: test-contract
 test-contract: ## the real microvmd, microvm and SDK above a fake VMM; as root

@@ -25,6 +25,7 @@ type engine interface {
 type trouble struct {
 	advice string // what is wrong with the database and what to do: "is ...; ..."
 	passes bool   // the same call may succeed later without a change of the daemon
+	doubt  bool   // a commit that met it may have happened
 }
 
 // IsURL tells a database server's address from a file's path.

@@ -70,7 +70,7 @@ func (s *Store) InsertExecution(ctx context.Context, e execution.Execution) erro
 			return fmt.Errorf("%s: args: %w", op, err)
 		}
 	}
-	return s.explain(op, s.transaction(ctx, func(tx *sql.Tx) error {
+	return s.explain(op, s.insert(ctx, func(tx *sql.Tx) error {
 		var there int
 		err := tx.QueryRowContext(ctx, "SELECT 1 FROM sandboxes WHERE id = $1", e.Sandbox).Scan(&there)
 		if errors.Is(err, sql.ErrNoRows) {
@@ -85,7 +85,7 @@ func (s *Store) InsertExecution(ctx context.Context, e execution.Execution) erro
 			e.ID, e.Sandbox, e.Cmd, string(args), e.Cwd, e.User, e.Timeout.Milliseconds(), e.Status, e.Reason,
 			e.ExitCode, e.Signal, flag(e.OOMKilled), e.StdoutBytes, e.StderrBytes, toMillis(e.Created), toMillis(e.Finished), e.Deadline.Milliseconds()))
 		if err == nil && n == 0 {
-			err = fmt.Errorf("id %s is there already", e.ID)
+			err = fmt.Errorf("%s %w", e.ID, errThere)
 		}
 		return err
 	}))

@@ -3,6 +3,7 @@ package sqlstore
 import (
 	"context"
 	"database/sql"
+	"database/sql/driver"
 	"errors"
 	"fmt"
 	"io"
@@ -109,17 +110,17 @@ func (p *postgres) trouble(err error) trouble {
 	var server *pgconn.PgError
 	switch {
 	case errors.Is(err, errUnfit):
-		return trouble{"must be made with CREATE DATABASE ... TEMPLATE template0 ENCODING 'UTF8' LC_COLLATE 'C' LC_CTYPE 'C'", false}
+		return trouble{advice: "must be made with CREATE DATABASE ... TEMPLATE template0 ENCODING 'UTF8' LC_COLLATE 'C' LC_CTYPE 'C'"}
 	case errors.Is(err, errOwned):
-		return trouble{"is used by another daemon; stop that one, or give this one a database of its own", false}
+		return trouble{advice: "is used by another daemon; stop that one, or give this one a database of its own"}
 	case errors.Is(err, errSeized):
-		return trouble{"was taken by another daemon; stop one of the two and restart the other", false}
+		return trouble{advice: "was taken by another daemon; stop one of the two and restart the other"}
 	case errors.As(err, &server):
 		return codes(server.Code)
 	case errors.Is(err, context.Canceled):
 		return trouble{} // the caller's own doing
 	case isLost(err):
-		return trouble{"does not answer; see that the server runs and can be reached, nothing that was acknowledged is lost", true}
+		return trouble{advice: "does not answer; see that the server runs and can be reached, nothing that was acknowledged is lost", passes: true, doubt: true}
 	}
 	return trouble{}
 }
@@ -127,17 +128,17 @@ func (p *postgres) trouble(err error) trouble {
 func codes(state string) trouble {
 	switch class := state[:2]; {
 	case state == "53100": // disk_full
-		return trouble{"cannot grow, the server's disk is full; free space there, nothing that was acknowledged is lost", true}
+		return trouble{advice: "cannot grow, the server's disk is full; free space there, nothing that was acknowledged is lost", passes: true}
 	case state == "55P03", class == "40": // lock_not_available; deadlocks
-		return trouble{"is locked by another session; end the tool that uses it and try again", true}
+		return trouble{advice: "is locked by another session; end the tool that uses it and try again", passes: true}
 	case state == "25006": // read_only_sql_transaction
-		return trouble{"takes no writes; see whether the server is a standby", true}
+		return trouble{advice: "takes no writes; see whether the server is a standby", passes: true}
 	case state == "58030", class == "XX": // io_error; internal errors, which a damaged page is
-		return trouble{"is damaged or cannot be read; see the server's log and its disk, and restore a backup", false}
+		return trouble{advice: "is damaged or cannot be read; see the server's log and its disk, and restore a backup"}
 	case class == "08", class == "53", class == "57": // connection; resources; shutdown and start
-		return trouble{"takes no statements now; see the server's log, nothing that was acknowledged is lost", true}
+		return trouble{advice: "takes no statements now; see the server's log, nothing that was acknowledged is lost", passes: true, doubt: true}
 	case class == "28", class == "3D", state == "42501": // authorization, no such database, privileges
-		return trouble{"refuses this daemon; see that the user, its password and its rights, and the database's name are right", false}
+		return trouble{advice: "refuses this daemon; see that the user, its password and its rights, and the database's name are right"}
 	}
 	return trouble{}
 }
@@ -147,5 +148,5 @@ func isLost(err error) bool {
 	var connecting *pgconn.ConnectError
 	var network net.Error // also a deadline that passed
 	return errors.As(err, &connecting) || errors.As(err, &network) || pgconn.SafeToRetry(err) ||
-		errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) || errors.Is(err, net.ErrClosed)
+		errors.Is(err, driver.ErrBadConn) || errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) || errors.Is(err, net.ErrClosed)
 }

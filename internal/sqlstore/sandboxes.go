@@ -58,7 +58,7 @@ func (s *Store) InsertSandbox(ctx context.Context, sb sandbox.Sandbox) error {
 			return fmt.Errorf("%s: tags: %w", op, err)
 		}
 	}
-	return s.explain(op, s.transaction(ctx, func(tx *sql.Tx) error {
+	return s.explain(op, s.insert(ctx, func(tx *sql.Tx) error {
 		// DO NOTHING and a count tell a conflict in both engines without reading
 		// the driver's error. It ends: each turn, somebody freed the name after
 		// the insert met it.
@@ -98,7 +98,7 @@ func taken(ctx context.Context, tx *sql.Tx, sb sandbox.Sandbox) error {
 	case err != nil:
 		return err
 	case holder == sb.ID:
-		return fmt.Errorf("id %s is there already", sb.ID)
+		return fmt.Errorf("%s %w", sb.ID, errThere)
 	}
 	f := fault.New(fault.ResourceAlreadyExists, "the name %q belongs to sandbox %s; use that one, delete it, or choose another name", sb.Name, holder)
 	f.Param = "name"

@@ -91,15 +91,15 @@ func (sqliteFile) trouble(err error) trouble {
 	}
 	switch code {
 	case sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED:
-		return trouble{"is locked by another process; stop the other daemon or tool that uses it and try again", true}
+		return trouble{advice: "is locked by another process; stop the other daemon or tool that uses it and try again", passes: true}
 	case sqlite3.SQLITE_FULL:
-		return trouble{"cannot grow, its disk is full; free space there, nothing that was acknowledged is lost", true}
+		return trouble{advice: "cannot grow, its disk is full; free space there, nothing that was acknowledged is lost", passes: true}
 	case sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB:
-		return trouble{"is damaged or no database; put a backup in its place, or move it away together with its -wal and -shm files to start empty (running sandboxes then end)", false}
+		return trouble{advice: "is damaged or no database; put a backup in its place, or move it away together with its -wal and -shm files to start empty (running sandboxes then end)"}
 	case sqlite3.SQLITE_IOERR:
-		return trouble{"cannot be read or written; look at its disk and the kernel's log", false}
+		return trouble{advice: "cannot be read or written; look at its disk and the kernel's log"}
 	case sqlite3.SQLITE_READONLY, sqlite3.SQLITE_PERM, sqlite3.SQLITE_CANTOPEN:
-		return trouble{"cannot be opened for writing; it and its folder must belong to the daemon's user on a writable file system", false}
+		return trouble{advice: "cannot be opened for writing; it and its folder must belong to the daemon's user on a writable file system"}
 	}
 	return trouble{}
 }

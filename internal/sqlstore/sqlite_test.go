@@ -1,17 +1,20 @@
 package sqlstore
 
 import (
+	"bufio"
 	"bytes"
 	"context"
 	"database/sql"
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
 	"time"
 
+	"github.com/microvmd/microvm/internal/fault"
 	"github.com/microvmd/microvm/internal/ident"
 	"github.com/microvmd/microvm/internal/sandbox"
 )
@@ -161,35 +164,25 @@ func TestDamagedPageIsFoundAtOpen(t *testing.T) {
 	}
 }
 
+// TestLockedFile meets another process that holds the file.
 func TestLockedFile(t *testing.T) {
+	if purpose := os.Getenv(childEnv); purpose != "" {
+		holdLock(t, purpose)
+		return
+	}
 	path := filepath.Join(t.TempDir(), "db")
 	s := openTest(t, path)
-	// Another process holds the write lock, as far as SQLite can tell.
-	other, err := sql.Open("sqlite", "file:"+path)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer func() { _ = other.Close() }()
-	conn, err := other.Conn(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer func() { _ = conn.Close() }()
-	exec := func(text string) {
-		t.Helper()
-		if _, err := conn.ExecContext(t.Context(), text); err != nil {
-			t.Fatal(err)
-		}
-	}
-	exec("BEGIN IMMEDIATE")
+	release := lockedByAnother(t, "NORMAL "+path)
 	if _, err := s.write.ExecContext(t.Context(), "PRAGMA busy_timeout = 1"); err != nil {
 		t.Fatal(err)
 	}
-	expectAdvice(t, s.InsertSandbox(t.Context(), newSandbox()), "insert sandbox: ", path, "locked by another process")
+	err := s.InsertSandbox(t.Context(), newSandbox())
+	expectAdvice(t, err, "insert sandbox: ", path, "locked by another process")
+	expectOutage(t, err)
 	if _, err := s.LiveSandboxes(t.Context()); err != nil {
 		t.Errorf("a read waits for a foreign writer: %v", err)
 	}
-	exec("ROLLBACK")
+	release()
 	if err := s.InsertSandbox(t.Context(), newSandbox()); err != nil {
 		t.Errorf("after the lock is gone: %v", err)
 	}
@@ -197,52 +190,102 @@ func TestLockedFile(t *testing.T) {
 		t.Fatal(err)
 	}
 
-	exec("PRAGMA locking_mode = EXCLUSIVE")
-	exec("BEGIN IMMEDIATE")
+	release = lockedByAnother(t, "EXCLUSIVE "+path)
 	_, err = open(t.Context(), path, time.Millisecond)
 	expectAdvice(t, err, "open store: ", path, "locked by another process")
+	release()
+	openTest(t, path)
 }
 
-// TestFullDisk stops the file's growth where it is, as a full disk does.
-func TestFullDisk(t *testing.T) {
+// lockedByAnother starts a child that holds a lock until it is released.
+func lockedByAnother(t *testing.T, purpose string) (release func()) {
+	t.Helper()
+	child := again(t, purpose)
+	hold, err := child.StdinPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	said, err := child.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := child.Start(); err != nil {
+		t.Fatal(err)
+	}
+	line, err := bufio.NewReader(said).ReadString('\n')
+	if err != nil || line != "held\n" {
+		t.Fatalf("the other process said %q, %v", line, err)
+	}
+	return func() {
+		t.Helper()
+		_ = hold.Close()
+		if err := child.Wait(); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// holdLock is the child: it holds the lock until its standard input ends.
+func holdLock(t *testing.T, purpose string) {
+	mode, path, _ := strings.Cut(purpose, " ")
+	db, err := sql.Open("sqlite", "file:"+path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	db.SetMaxOpenConns(1)
+	if _, err := db.ExecContext(t.Context(), "PRAGMA locking_mode = "+mode+"; BEGIN IMMEDIATE"); err != nil {
+		t.Fatal(err)
+	}
+	fmt.Println("held")
+	_, _ = io.ReadAll(os.Stdin)
+}
+
+// TestDamageWhileOpen overwrites the file under an open store.
+func TestDamageWhileOpen(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "db")
 	s := openTest(t, path)
-	if _, err := s.write.ExecContext(t.Context(), "PRAGMA max_page_count = 1"); err != nil { // = as it is now
-		t.Fatal(err)
-	}
-	var kept []string
-	var err error
-	for err == nil {
+	kept := make([]string, 200)
+	for i := range kept {
 		sb := newSandbox()
-		sb.Tags = map[string]string{"filler": strings.Repeat("x", 200)}
-		if err = s.InsertSandbox(t.Context(), sb); err == nil {
-			kept = append(kept, sb.ID)
+		if err := s.InsertSandbox(t.Context(), sb); err != nil {
+			t.Fatal(err)
 		}
+		kept[i] = sb.ID
 	}
-	expectAdvice(t, err, "insert sandbox: ", path, "disk is full")
-	check := func(s *Store, want int) {
-		t.Helper()
-		live, err := s.LiveSandboxes(t.Context())
-		if err != nil || len(live) != want {
-			t.Fatalf("%d rows of %d, %v", len(live), want, err)
-		}
-		for i, id := range kept {
-			if live[i].ID != id {
-				t.Fatalf("row %d is %s, want %s", i, live[i].ID, id)
-			}
-		}
-	}
-	check(s, len(kept))
-	if _, err := s.write.ExecContext(t.Context(), "PRAGMA max_page_count = 100000"); err != nil {
+	if err := s.Close(); err != nil { // all is in the file, nothing in its log
 		t.Fatal(err)
 	}
-	if err := s.InsertSandbox(t.Context(), newSandbox()); err != nil {
-		t.Fatalf("after space was freed: %v", err)
+	whole, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	s = openTest(t, path)
+	broken := bytes.Clone(whole)
+	for i := 4096; i < len(broken); i++ { // the first page says that it is a database
+		broken[i] = 0xa5
+	}
+	overwrite := func(data []byte) {
+		t.Helper()
+		file, err := os.OpenFile(path, os.O_WRONLY, 0)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer func() { _ = file.Close() }()
+		if _, err := file.WriteAt(data, 0); err != nil {
+			t.Fatal(err)
+		}
+	}
+	overwrite(broken)
+	_, err = s.LiveSandboxes(t.Context())
+	expectAdvice(t, err, "list live sandboxes: ", path, "damaged", "backup")
+	if fault.From(err).Code != fault.InternalError {
+		t.Errorf("a repeat cannot help: %v", err)
 	}
 	if err := s.Close(); err != nil {
 		t.Fatal(err)
 	}
-	check(openTest(t, path), len(kept)+1)
+	overwrite(whole) // the backup
+	expectKept(t, openTest(t, path), kept)
 }
 
 func TestClosedStoreSaysSo(t *testing.T) {

@@ -57,7 +57,8 @@ func open(ctx context.Context, where string, busy time.Duration) (*Store, error)
 		err = s.migrate(ctx)
 	}
 	if err != nil {
-		return nil, errors.Join(s.explain("open store", err), s.Close())
+		err, _ = s.describe("open store", err)
+		return nil, errors.Join(err, s.Close())
 	}
 	return s, nil
 }
@@ -75,21 +76,6 @@ func (s *Store) Close() error {
 		return fmt.Errorf("close store: %w", err)
 	}
 	return nil
-}
-
-// transaction runs do in one write transaction.
-func (s *Store) transaction(ctx context.Context, do func(*sql.Tx) error) error {
-	tx, err := s.write.BeginTx(ctx, nil)
-	if err != nil {
-		return err
-	}
-	if err := do(tx); err != nil {
-		if undo := tx.Rollback(); undo != nil && !errors.Is(undo, sql.ErrTxDone) {
-			err = errors.Join(err, undo)
-		}
-		return err
-	}
-	return tx.Commit()
 }
 
 // toMillis is the stored form of a time; the zero time is 0.

@@ -40,8 +40,8 @@ func Main(m *testing.M) int {
 	return m.Run()
 }
 
-// Shared returns the one server of this test binary. A test that hurts its server
-// has to Start its own.
+// Shared returns the one server of this test binary. A test that is not parallel
+// may stop or kill it: who asks for it next has it running again.
 func Shared(t testing.TB) *Server {
 	t.Helper()
 	shared.Lock()
@@ -52,6 +52,8 @@ func Shared(t testing.TB) *Server {
 			t.Fatal(err)
 		}
 		shared.server = s
+	} else if shared.server.gone() {
+		shared.server.Restart(t)
 	}
 	return shared.server
 }

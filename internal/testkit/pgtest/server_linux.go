@@ -76,7 +76,7 @@ func (s *Server) create() error {
 	}
 	// Pages have checksums, so that damage is met as such. Nothing is synced: a
 	// killed process leaves its writes to the kernel, and no power is cut here.
-	initdb := exec.Command(filepath.Join(s.bin, "initdb"), "--pgdata", s.data(), "--username", superuser, "--pwfile", secret,
+	initdb := exec.Command(filepath.Join(s.bin, "initdb"), "--pgdata", s.Data(), "--username", superuser, "--pwfile", secret,
 		"--auth", "scram-sha-256", "--encoding", "UTF8", "--locale", "C", "--data-checksums", "--no-sync")
 	if err := unprivileged(initdb); err != nil {
 		return err
@@ -89,8 +89,6 @@ func (s *Server) create() error {
 	}
 	return s.admin(fmt.Sprintf("CREATE ROLE %s LOGIN PASSWORD '%s'", User, Password))
 }
-
-func (s *Server) data() string { return filepath.Join(s.dir, "data") }
 
 // unprivileged lets a command run as PostgreSQL's user: it refuses root.
 func unprivileged(cmd *exec.Cmd) error {
@@ -157,7 +155,7 @@ func (s *Server) spawn() error {
 		return err
 	}
 	defer func() { _ = log.Close() }()
-	cmd := exec.Command(filepath.Join(s.bin, "postgres"), "-D", s.data(), "-c", "listen_addresses=", "-c", "unix_socket_directories="+s.dir,
+	cmd := exec.Command(filepath.Join(s.bin, "postgres"), "-D", s.Data(), "-c", "listen_addresses=", "-c", "unix_socket_directories="+s.dir,
 		"-c", "fsync=off", "-c", "shared_buffers=16MB", "-c", "max_wal_size=64MB", "-c", "min_wal_size=32MB", "-c", "autovacuum=off")
 	cmd.Stdout, cmd.Stderr = log, log
 	if err := unprivileged(cmd); err != nil {
@@ -219,6 +217,16 @@ func (s *Server) Stop(t testing.TB) {
 	}
 }
 
+// gone says whether it was killed or stopped.
+func (s *Server) gone() bool {
+	select {
+	case <-s.ended:
+		return true
+	default:
+		return false
+	}
+}
+
 // Restart starts a server that was killed or stopped, with what it had.
 func (s *Server) Restart(t testing.TB) {
 	t.Helper()
@@ -272,4 +280,22 @@ func (s *Server) admin(statements ...string) error {
 		}
 	}
 	return nil
+}
+
+// Data is the cluster's directory; a stopped server's may be changed.
+func (s *Server) Data() string { return filepath.Join(s.dir, "data") }
+
+// Own gives a directory to the server's user, as a tablespace must be.
+func (s *Server) Own(t testing.TB, dir string) {
+	t.Helper()
+	if os.Getuid() != 0 {
+		return
+	}
+	who, err := account()
+	if err == nil {
+		err = os.Chown(dir, int(who.Uid), int(who.Gid))
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
 }
