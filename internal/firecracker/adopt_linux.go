@@ -20,12 +20,9 @@ func (v *VMM) Adopt(ctx context.Context, plan sandbox.Plan) error {
 	if err := checkPlan(plan); err != nil {
 		return fmt.Errorf("adopt microVM: %w", err)
 	}
-	pid, err := v.onlyProcess(plan.Host)
-	if err == nil {
-		err = v.checkPlace(pid, plan.Host)
-	}
-	if err != nil {
-		return fmt.Errorf("adopt microVM: %w", err)
+	// Beside the VMM there may be a thread that KVM made for its microVM.
+	if pids, err := v.processes(plan.Host); err != nil || len(pids) == 0 {
+		return errors.Join(err, fmt.Errorf("adopt microVM: no VMM of %s runs", plan.Host))
 	}
 	root, err := v.openRoot(plan.Host)
 	if err != nil {
@@ -60,7 +57,7 @@ func (v *VMM) refollow(plan sandbox.Plan, root int) error {
 	}
 	v.mu.Lock()
 	defer v.mu.Unlock()
-	v.running[plan.Host] = &instance{log: log, template: plan.Template}
+	v.running[plan.Host] = &instance{log: log, template: plan.Template, adopted: true}
 	return nil
 }
 

@@ -33,7 +33,7 @@ func (v *VMM) Freeze(ctx context.Context, plan sandbox.Plan) error {
 		return fmt.Errorf("freeze microVM: %s was not started by this process", plan.Host)
 	}
 	i.mu.Lock()
-	fresh := i.template == "" && i.greeted && !i.called && i.frozen == nil
+	fresh := i.template == "" && !i.adopted && i.greeted && !i.called && i.frozen == nil
 	i.mu.Unlock()
 	if !fresh {
 		return fmt.Errorf("freeze microVM: %s is not fresh from a cold boot and its hello", plan.Host)
@@ -72,7 +72,7 @@ func (v *VMM) Keep(ctx context.Context, host, template string) error {
 		return fmt.Errorf("keep template: %w", err)
 	}
 	defer func() { _ = root.Close() }()
-	temp := newPrefix + template
+	temp := newPrefix + host
 	dir, err := v.makeTemplate(ctx, temp)
 	if err != nil {
 		return err

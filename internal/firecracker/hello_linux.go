@@ -71,9 +71,9 @@ func (v *VMM) takeHello(ctx context.Context, host string) (guestwire.Hello, erro
 		return guestwire.Hello{}, fmt.Errorf("%q was not prepared by this process", host)
 	}
 	i.mu.Lock()
-	listener, template := i.hello, i.template
+	listener := i.hello
 	i.mu.Unlock()
-	if template != "" {
+	if i.template != "" {
 		return guestwire.Hello{}, fmt.Errorf("%s is restored from a template, whose hello was taken", host)
 	}
 	if listener == nil {

@@ -91,7 +91,7 @@ func (v *VMM) Launch(ctx context.Context, plan sandbox.Plan) error {
 		return fmt.Errorf("launch VMM: %w", err)
 	}
 	i := v.instance(plan.Host)
-	if i == nil {
+	if i == nil || i.adopted {
 		return fmt.Errorf("launch VMM: %s was not prepared by this process", plan.Host)
 	}
 	if err := ready(); err != nil {

@@ -96,6 +96,7 @@ func (v *VMM) DropTemplate(ctx context.Context, template string) error {
 	}
 	at := int(v.templates.Fd())
 	return v.do("drop template", func() error {
+		// Whoever stopped half-way left it under its other name.
 		if err := removeTree(ctx, at, newPrefix+template); err != nil {
 			return err
 		}

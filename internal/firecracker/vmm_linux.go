@@ -59,11 +59,13 @@ type VMM struct {
 // instance is what cannot be found again by name: it is lost with the daemon,
 // and an adopted VM does without.
 type instance struct {
+	template string // that it is restored from, or ""; set at construction
+	adopted  bool   // an earlier daemon started it; set at construction
+
 	mu       sync.Mutex     // guards all below
 	log      *tail          // the VMM's log; set by Prepare
 	debug    *tail          // stdout and stderr of jailer and VMM; set by Launch, if at all
 	hello    *helloListener // until Hello took it
-	template string         // that it is restored from, or ""; set at construction
 	greeted  bool           // its hello was taken
 	called   bool           // its agent was called
 	frozen   *sandbox.Plan  // once Freeze went through

@@ -54,6 +54,9 @@ func (a *agents) Client(host string) *guestwire.Client {
 			return err
 		}, nil)
 		if err != nil {
+			if reply != nil { // an answer that a killed daemon never saw
+				_ = reply.Body.Close()
+			}
 			over()
 			return nil, err
 		}

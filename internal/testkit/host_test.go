@@ -18,10 +18,16 @@ func TestFakeKeepsWhatTheRealHostKeeps(t *testing.T) {
 				t.Errorf("left: %v", left)
 			}
 		})
-		return hosttest.Ports{
-			Cgroups: host.Cgroups(), VMM: host.VMM(), Agents: host.Agents(),
-			Image: image.Image{ID: "fake", Path: "/fake", User: "user", Workdir: "/workspace"},
-			Die:   func(_ *testing.T, name string) { host.Die(name) },
-		}
+		return fakePorts(host, host.View())
 	})
+}
+
+func fakePorts(host *testkit.Host, view *testkit.View) hosttest.Ports {
+	return hosttest.Ports{
+		Cgroups: view.Cgroups(), VMM: view.VMM(), Agents: view.Agents(),
+		Image:  image.Image{ID: "fake", Path: "/fake", User: "user", Workdir: "/workspace"},
+		Die:    func(_ *testing.T, name string) { host.Die(name) },
+		Reopen: func(*testing.T) hosttest.Ports { return fakePorts(host, host.View()) },
+		Damage: func(_ *testing.T, template string) { host.Damage(template) },
+	}
 }

@@ -6,8 +6,10 @@ package hosttest
 
 import (
 	"context"
+	"crypto/rand"
 	"errors"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -31,6 +33,12 @@ type Ports struct {
 	Image   image.Image // with sh and echo in its PATH
 	// Die ends the VMM of a sandbox as a crash would.
 	Die func(t *testing.T, host string)
+	// Reopen opens the same host once more, as the next daemon would.
+	Reopen func(t *testing.T) Ports
+	// Damage makes a template one that does not load.
+	Damage func(t *testing.T, template string)
+	// OwnKernel says that each guest has a kernel of its own.
+	OwnKernel bool
 }
 
 // Run runs the suite. open returns the same or another host at each call.
@@ -47,6 +55,12 @@ func Run(t *testing.T, open func(t *testing.T) Ports) {
 		{"a VMM that dies is seen", testDeath},
 		{"a hello is bounded by its context", testHelloBounded},
 		{"two do not disturb each other", testTwo},
+		{"processor time grows", testCPUTime},
+		{"the next daemon adopts", testAdopt},
+		{"only what runs is adopted", testNotAdopted},
+		{"a template is made of what is fresh, and kept as a whole", testMake},
+		{"two restored from one template are two", testRestore},
+		{"a template that does not load is no loss", testDamaged},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			ctx, cancel := context.WithTimeoutCause(t.Context(), patience, errors.New("the host did not do it in time"))
@@ -143,8 +157,14 @@ func (f *fixture) boot(plan sandbox.Plan) error {
 	if err := client.Echo(f.ctx, "some text"); err != nil {
 		return err
 	}
+	return f.configure(client, plan)
+}
+
+func (f *fixture) configure(client *guestwire.Client, plan sandbox.Plan) error {
+	entropy := make([]byte, 64)
+	_, _ = rand.Read(entropy)
 	configured, err := client.Configure(f.ctx, guestwire.Configure{
-		Generation: 1, Hostname: plan.Host, TimeNS: time.Now().UnixNano(), Entropy: make([]byte, 64),
+		Generation: 1, Hostname: plan.Host, TimeNS: time.Now().UnixNano(), Entropy: entropy,
 		User: plan.Image.User, Workdir: plan.Image.Workdir, Env: plan.Image.Env,
 	})
 	if err == nil && configured.Generation != 1 {
@@ -274,10 +294,22 @@ func testNames(_ *testing.T, f *fixture) {
 		f.refused("launch of "+name, f.VMM.Launch(f.ctx, bad))
 		f.refused("start of "+name, f.VMM.Start(f.ctx, bad))
 		f.refused("removal of jail "+name, f.VMM.Remove(f.ctx, name))
-		_, err := f.Agents.Hello(f.ctx, name)
+		f.refused("adoption of "+name, f.VMM.Adopt(f.ctx, bad))
+		f.refused("freeze of "+name, f.VMM.Freeze(f.ctx, bad))
+		f.refused("keep of "+name, f.VMM.Keep(f.ctx, name, f.VMM.TemplateOf(good)))
+		_, err := f.Cgroups.CPUTime(f.ctx, name)
+		f.refused("processor time of "+name, err)
+		_, err = f.Agents.Hello(f.ctx, name)
 		f.refused("hello of "+name, err)
 		f.refused("call of "+name, f.Agents.Client(name).Echo(f.ctx, "x"))
 		f.Agents.Release(name)
+	}
+	for _, name := range []string{"", ".", "..", "../jails", "/", "new-" + f.VMM.TemplateOf(good), strings.ToUpper("a" + f.VMM.TemplateOf(good)[1:])} {
+		f.refused("drop of template "+name, f.VMM.DropTemplate(f.ctx, name))
+		bad := good
+		if bad.Template = name; name != "" {
+			f.refused("prepare from template "+name, f.VMM.Prepare(f.ctx, bad))
+		}
 	}
 	for what, change := range map[string]func(*sandbox.Plan){
 		"no vCPU":   func(p *sandbox.Plan) { p.VCPUs = 0 },
