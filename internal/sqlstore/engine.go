@@ -2,6 +2,7 @@ package sqlstore
 
 import (
 	"context"
+	"database/sql"
 	"strings"
 
 	"github.com/pressly/goose/v3"
@@ -12,6 +13,8 @@ import (
 type engine interface {
 	// prepare proves that the database is fit for use and this store's alone.
 	prepare(ctx context.Context) error
+	// begin begins a transaction that writes; release comes after its end.
+	begin(ctx context.Context, l level) (tx *sql.Tx, release func(), err error)
 	// migration is how goose speaks to it.
 	migration() (goose.Dialect, []goose.ProviderOption, error)
 	// trouble says what an error of its driver means.
@@ -19,6 +22,14 @@ type engine interface {
 	// close gives up what prepare took; the pools are closed before.
 	close() error
 }
+
+// level is what a write that returned nil survives at least.
+type level string
+
+const (
+	synced  level = "synced"  // also a power cut
+	written level = "written" // the end of any process, but not of the machine
+)
 
 // trouble is an error of a driver in an operator's words; the zero value is
 // none that is known.

@@ -43,12 +43,14 @@ func scanKey(r row) (Key, error) {
 
 // InsertKey adds a key; an id or a hash that is there already is refused.
 func (s *Store) InsertKey(ctx context.Context, k Key) error {
-	n, err := affected(s.write.ExecContext(ctx, "INSERT INTO api_keys (id, name, hash, created_ms) VALUES ($1, $2, $3, $4) ON CONFLICT DO NOTHING",
-		k.ID, k.Name, hex.EncodeToString(k.Hash[:]), toMillis(k.Created)))
-	if err == nil && n == 0 {
-		err = fmt.Errorf("id or hash of %s is there already", k.ID)
-	}
-	return s.explain("insert key", err)
+	return s.explain("insert key", s.insert(ctx, synced, func(tx *sql.Tx) error {
+		n, err := affected(tx.ExecContext(ctx, "INSERT INTO api_keys (id, name, hash, created_ms) VALUES ($1, $2, $3, $4) ON CONFLICT DO NOTHING",
+			k.ID, k.Name, hex.EncodeToString(k.Hash[:]), toMillis(k.Created)))
+		if err == nil && n == 0 {
+			err = fmt.Errorf("%s or its hash %w", k.ID, errThere)
+		}
+		return err
+	}))
 }
 
 // KeyByHash finds the key with this hash, or ErrNoKey. How long it

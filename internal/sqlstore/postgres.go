@@ -96,6 +96,13 @@ func (p *postgres) prepare(ctx context.Context) error {
 	return nil
 }
 
+// begin has one level: a commit that is not synced is still in the server's own
+// memory, and a server that is killed loses it.
+func (p *postgres) begin(ctx context.Context, _ level) (tx *sql.Tx, release func(), err error) {
+	tx, err = p.write.BeginTx(ctx, nil)
+	return tx, func() {}, err
+}
+
 func (p *postgres) migration() (goose.Dialect, []goose.ProviderOption, error) {
 	locker, err := lock.NewPostgresSessionLocker()
 	return goose.DialectPostgres, []goose.ProviderOption{goose.WithSessionLocker(locker)}, err

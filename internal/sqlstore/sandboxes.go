@@ -58,7 +58,7 @@ func (s *Store) InsertSandbox(ctx context.Context, sb sandbox.Sandbox) error {
 			return fmt.Errorf("%s: tags: %w", op, err)
 		}
 	}
-	return s.explain(op, s.insert(ctx, func(tx *sql.Tx) error {
+	return s.explain(op, s.insert(ctx, synced, func(tx *sql.Tx) error {
 		// DO NOTHING and a count tell a conflict in both engines without reading
 		// the driver's error. It ends: each turn, somebody freed the name after
 		// the insert met it.
@@ -114,7 +114,7 @@ func (s *Store) UpdateSandbox(ctx context.Context, sb sandbox.Sandbox) error {
 	if err := checkSandbox(sb); err != nil {
 		return fmt.Errorf("%s: %w", op, err)
 	}
-	return s.explain(op, s.transaction(ctx, func(tx *sql.Tx) error {
+	return s.explain(op, s.transaction(ctx, synced, func(tx *sql.Tx) error {
 		n, err := affected(tx.ExecContext(ctx, `UPDATE sandboxes SET expires_ms = $2, state = $3, stop_reason = $4, reason = $5, boot = $6,
 			slot = $7, stopped_ms = $8, deadline_ms = $9, host_boot = $10 WHERE id = $1 AND state <> 'stopped' AND ($3 <> 'starting' OR state = 'starting')`,
 			sb.ID, toMillis(sb.Expires), sb.State, sb.StopReason, sb.Reason, sb.Boot, sb.Slot, toMillis(sb.Stopped),

@@ -69,6 +69,27 @@ func (e sqliteFile) prepare(ctx context.Context) error {
 	return nil
 }
 
+// begin sets the level first: the connection still has that of the last
+// transaction, and within one it cannot be set. WAL with synchronous NORMAL leaves
+// a commit to the kernel, which keeps it when processes are killed
+// (sqlite.org/pragma.html#pragma_synchronous).
+func (e sqliteFile) begin(ctx context.Context, l level) (tx *sql.Tx, release func(), err error) {
+	conn, err := e.write.Conn(ctx)
+	if err != nil {
+		return nil, nil, err
+	}
+	release = func() { _ = conn.Close() } // back to the pool
+	mode := map[level]string{synced: "FULL", written: "NORMAL"}[l]
+	if _, err = conn.ExecContext(ctx, "PRAGMA synchronous = "+mode); err == nil {
+		tx, err = conn.BeginTx(ctx, nil)
+	}
+	if err != nil {
+		release()
+		return nil, nil, err
+	}
+	return tx, release, nil
+}
+
 func (sqliteFile) migration() (goose.Dialect, []goose.ProviderOption, error) {
 	return goose.DialectSQLite3, nil, nil
 }

@@ -14,6 +14,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/microvmd/microvm/internal/execution"
 	"github.com/microvmd/microvm/internal/fault"
 	"github.com/microvmd/microvm/internal/ident"
 	"github.com/microvmd/microvm/internal/sandbox"
@@ -89,6 +90,34 @@ func TestSettingsHold(t *testing.T) {
 	}
 	if _, err := s.read.ExecContext(t.Context(), "DELETE FROM sandboxes"); err == nil {
 		t.Error("a reader wrote")
+	}
+}
+
+// TestLevels: each write has its own level, whatever the one before had.
+func TestLevels(t *testing.T) {
+	s := openTest(t, filepath.Join(t.TempDir(), "db"))
+	sb := newSandbox()
+	e := execution.Execution{ID: ident.New(ident.Execution), Sandbox: sb.ID, Status: execution.Running, Created: time.Now()}
+	ended := e
+	ended.Status, ended.Finished = execution.Vanished, time.Now()
+	const full, normal = "2", "1"
+	for i, step := range []struct {
+		write func() error
+		want  string
+	}{
+		{func() error { return s.InsertSandbox(t.Context(), sb) }, full},
+		{func() error { return s.InsertExecution(t.Context(), e) }, normal},
+		{func() error { return s.UpdateSandbox(t.Context(), sb) }, full},
+		{func() error { return s.FinishExecution(t.Context(), ended) }, normal},
+		{func() error { return s.InsertKey(t.Context(), Key{ID: "key_1"}) }, full},
+	} {
+		if err := step.write(); err != nil {
+			t.Fatal(err)
+		}
+		var got string
+		if err := s.write.QueryRowContext(t.Context(), "PRAGMA synchronous").Scan(&got); err != nil || got != step.want {
+			t.Errorf("write %d had synchronous %s, %v, want %s", i, got, err, step.want)
+		}
 	}
 }
 
@@ -309,6 +338,30 @@ func BenchmarkInsertSandbox(b *testing.B) {
 	defer func() { _ = s.Close() }()
 	for b.Loop() {
 		if err := s.InsertSandbox(b.Context(), newSandbox()); err != nil {
+			b.Fatal(err)
+		}
+	}
+}
+
+// BenchmarkExecution is what the store costs each execution: its row and its end.
+func BenchmarkExecution(b *testing.B) {
+	s, err := Open(b.Context(), filepath.Join(b.TempDir(), "db"))
+	if err != nil {
+		b.Fatal(err)
+	}
+	defer func() { _ = s.Close() }()
+	sb := newSandbox()
+	if err := s.InsertSandbox(b.Context(), sb); err != nil {
+		b.Fatal(err)
+	}
+	for b.Loop() {
+		e := execution.Execution{ID: ident.New(ident.Execution), Sandbox: sb.ID, Cmd: "true", Status: execution.Running, Created: time.Now()}
+		if err := s.InsertExecution(b.Context(), e); err != nil {
+			b.Fatal(err)
+		}
+		code := 0
+		e.Status, e.ExitCode, e.Finished = execution.Exited, &code, time.Now()
+		if err := s.FinishExecution(b.Context(), e); err != nil {
 			b.Fatal(err)
 		}
 	}

@@ -5,7 +5,8 @@
 // TEXT. What the engines do not do alike is behind the interface engine. A time or
 // duration below a millisecond is cut off; an empty map or list comes back as nil.
 //
-// A write that returned nil is synced to disk. A write that returned an error
+// A write that returned nil is synced to disk, but for executions in SQLite, which
+// survive kill -9 and not a power cut. A write that returned an error
 // may have happened when its context or its connection ended in the middle of it;
 // every write here can be repeated or refuses the repeat by name.
 package sqlstore

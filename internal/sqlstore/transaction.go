@@ -25,11 +25,12 @@ type inDoubt struct{ error }
 func (e inDoubt) Unwrap() error { return e.error }
 
 // transaction runs do in one write transaction.
-func (s *Store) transaction(ctx context.Context, do func(*sql.Tx) error) error {
-	tx, err := s.write.BeginTx(ctx, nil)
+func (s *Store) transaction(ctx context.Context, l level, do func(*sql.Tx) error) error {
+	tx, release, err := s.engine.begin(ctx, l)
 	if err != nil {
 		return err
 	}
+	defer release()
 	if err := do(tx); err != nil {
 		if undo := tx.Rollback(); undo != nil && !errors.Is(undo, sql.ErrTxDone) {
 			err = errors.Join(err, undo)
@@ -46,8 +47,8 @@ func (s *Store) transaction(ctx context.Context, do func(*sql.Tx) error) error {
 // insert is transaction for one that adds a row with an id of its own and refuses
 // one that is there by errThere. In doubt it is run again: the database lets it
 // wait for the end of the first, and then it finds the row or adds it.
-func (s *Store) insert(ctx context.Context, do func(*sql.Tx) error) error {
-	err := s.transaction(ctx, do)
+func (s *Store) insert(ctx context.Context, l level, do func(*sql.Tx) error) error {
+	err := s.transaction(ctx, l, do)
 	doubt, ok := err.(inDoubt) //nolint:errorlint // transaction's own
 	if !ok {
 		return err
@@ -60,7 +61,7 @@ func (s *Store) insert(ctx context.Context, do func(*sql.Tx) error) error {
 			return doubt
 		case <-time.After(doubtPause):
 		}
-		err := s.transaction(ctx, do)
+		err := s.transaction(ctx, l, do)
 		switch {
 		case err == nil || errors.Is(err, errThere):
 			return nil

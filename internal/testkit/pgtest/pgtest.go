@@ -17,7 +17,7 @@ import (
 // in a URL.
 const (
 	User     = "microvm"
-	Password = "s3cr/t:p@ss"
+	Password = "s3cr/t:p@ss" //nolint:gosec // of a server that only this test can reach
 )
 
 var shared struct {
