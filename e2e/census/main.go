@@ -82,7 +82,7 @@ func compare(path string, now []string) error {
 // take lists everything, one line a thing.
 func take(stateDir string) ([]string, error) {
 	var all []string
-	for _, count := range []func(string) ([]string, error){processes, cgroups, mounts, interfaces, tables, sockets, jails} {
+	for _, count := range []func(string) ([]string, error){processes, cgroups, mounts, interfaces, tables, sockets, jails, halfMade} {
 		things, err := count(stateDir)
 		if err != nil {
 			return nil, err
@@ -210,5 +210,21 @@ func jails(stateDir string) ([]string, error) {
 		}
 		return err
 	})
+	return all, err
+}
+
+// halfMade lists templates that are not complete. Complete ones belong to no
+// sandbox: they are there to stay.
+func halfMade(stateDir string) ([]string, error) {
+	entries, err := os.ReadDir(filepath.Join(stateDir, "templates"))
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, nil
+	}
+	var all []string
+	for _, entry := range entries {
+		if strings.HasPrefix(entry.Name(), "new-") {
+			all = append(all, "half-made template "+entry.Name())
+		}
+	}
 	return all, err
 }

@@ -8,6 +8,7 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/microvmd/microvm/internal/sandbox"
 )
@@ -132,7 +133,7 @@ func TestNamesThatAreNotOursAreRefused(t *testing.T) {
 	for _, name := range []string{"", ".", "..", "../x", "/x", "sb-1", "other"} {
 		for call, err := range map[string]error{
 			"create": c.Create(ctx, sandbox.Plan{Host: name, VCPUs: 1, MemMiB: 1}), "kill": c.Kill(ctx, name),
-			"emptied": c.Emptied(ctx, name), "remove": c.Remove(ctx, name),
+			"emptied": c.Emptied(ctx, name), "remove": c.Remove(ctx, name), "processor time": cpuTimeError(c, name),
 		} {
 			if err == nil {
 				t.Errorf("%s %q went through", call, name)
@@ -144,6 +145,34 @@ func TestNamesThatAreNotOursAreRefused(t *testing.T) {
 	}
 	if hosts, err := c.List(ctx); err != nil || len(hosts) != 0 {
 		t.Errorf("list %v %v", hosts, err)
+	}
+}
+
+func cpuTimeError(c *Cgroups, name string) error {
+	_, err := c.CPUTime(context.Background(), name)
+	return err
+}
+
+func TestCPUTimeIsThatOfTheKernel(t *testing.T) {
+	c, _ := fixture(t, nil)
+	if err := cpuTimeError(c, testHost); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("of nothing: %v", err)
+	}
+	dir := filepath.Join(c.dir, testHost)
+	if err := os.Mkdir(dir, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	for text, want := range map[string]time.Duration{
+		"usage_usec 1234567\nuser_usec 1000000\nsystem_usec 234567\n": 1234567 * time.Microsecond,
+		"usage_usec 0\n": 0, "user_usec 5\n": -1, "usage_usec many\n": -1, "": -1,
+	} {
+		if err := os.WriteFile(filepath.Join(dir, "cpu.stat"), []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		got, err := c.CPUTime(t.Context(), testHost)
+		if (err != nil) != (want < 0) || err == nil && got != want {
+			t.Errorf("%q: got %v %v, want %v", text, got, err, want)
+		}
 	}
 }
 

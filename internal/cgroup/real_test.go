@@ -94,6 +94,55 @@ func TestRealLifeOfACgroup(t *testing.T) {
 	}
 }
 
+// TestRealCPUTime tells a process that works from one that waits, and from one
+// that is stopped.
+func TestRealCPUTime(t *testing.T) {
+	c := newReal(t)
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	used := func() time.Duration {
+		t.Helper()
+		time, err := c.CPUTime(ctx, testHost)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return time
+	}
+	if err := c.Create(ctx, testPlan()); err != nil {
+		t.Fatal(err)
+	}
+	if got := used(); got != 0 {
+		t.Errorf("an unused cgroup used %v", got)
+	}
+	busy := run(t, c, "sh", "-c", "while :; do :; done")
+	for began := used(); used() < began+100*time.Millisecond; {
+		if ctx.Err() != nil {
+			t.Fatal("a busy loop uses no processor time")
+		}
+	}
+	if err := busy.Process.Signal(syscall.SIGSTOP); err != nil {
+		t.Fatal(err)
+	}
+	var status syscall.WaitStatus
+	if _, err := syscall.Wait4(busy.Process.Pid, &status, syscall.WUNTRACED, nil); err != nil || !status.Stopped() {
+		t.Fatal(status, err)
+	}
+	stopped := used()
+	time.Sleep(200 * time.Millisecond)                    // the claim is about time that passes
+	if got := used(); got > stopped+50*time.Millisecond { // its last moment may be counted late
+		t.Errorf("a stopped process used %v", got-stopped)
+	}
+	if err := c.Kill(ctx, testHost); err != nil {
+		t.Fatal(err)
+	}
+	if got := used(); got < stopped {
+		t.Errorf("processor time went back from %v to %v", stopped, got)
+	}
+	if err := c.Remove(ctx, testHost); err != nil {
+		t.Fatal(err)
+	}
+}
+
 func TestRealEndIsSeenAtOnce(t *testing.T) {
 	c := newReal(t)
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)

@@ -282,6 +282,9 @@ func TestVMSurvivesItsDaemon(t *testing.T) {
 		t.Fatalf("%v %v: %s", err, err2, out)
 	}
 	pid := h.pid(t, string(name))
+	plan := h.plan(60)
+	plan.Host = string(name)
+	timed(t, "adopt", func() error { return h.Adopt(ctx, plan) })
 	for range 20 {
 		if err := h.Client(string(name)).Echo(ctx, "still there"); err != nil {
 			t.Fatal(err)

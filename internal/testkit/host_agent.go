@@ -47,7 +47,7 @@ func (a *agents) Client(host string) *guestwire.Client {
 	v := (*View)(a)
 	return guestwire.NewClient(roundTripper(func(r *http.Request) (reply *http.Response, err error) {
 		ctx, cancel := context.WithCancelCause(r.Context())
-		stop := context.AfterFunc(v.life, func() { cancel(ErrKilled) })
+		stop := context.AfterFunc(v.life, func() { cancel(ErrKilled) }) //nolint:contextcheck // the daemon's end is another than the call's
 		over := func() { stop(); cancel(nil) }
 		err = v.act(ctx, call, callName(r), func() error {
 			reply, err = v.send(host, r.WithContext(ctx)) //nolint:bodyclose // its reader closes it

@@ -58,9 +58,8 @@ func Run(t *testing.T, open func(t *testing.T) Ports) {
 		{"processor time grows", testCPUTime},
 		{"the next daemon adopts", testAdopt},
 		{"only what runs is adopted", testNotAdopted},
-		{"a template is made of what is fresh, and kept as a whole", testMake},
+		{"a template is made of what is fresh, kept as a whole, and no loss", testMake},
 		{"two restored from one template are two", testRestore},
-		{"a template that does not load is no loss", testDamaged},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			ctx, cancel := context.WithTimeoutCause(t.Context(), patience, errors.New("the host did not do it in time"))

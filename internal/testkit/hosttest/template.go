@@ -124,11 +124,8 @@ func testMake(t *testing.T, f *fixture) {
 	f.refused("keeping twice", keep())
 	f.remove(f.ctx, plan.Host)
 	f.kept(name, true)
-	next := f.reopen()
-	next.kept(name, true)
-	f.must("drop", next.VMM.DropTemplate(f.ctx, name))
-	f.kept(name, false)
-	f.must("drop again", f.VMM.DropTemplate(f.ctx, name))
+	f.reopen().kept(name, true)
+	f.damaged(name)
 }
 
 func testRestore(t *testing.T, f *fixture) {
@@ -199,17 +196,19 @@ func (f *fixture) clock(client *guestwire.Client) {
 	}
 }
 
-func testDamaged(_ *testing.T, f *fixture) {
-	name := f.template()
-	f.Damage(f.t, name)
-	plan := f.restored(name)
+// damaged finds out that a template does not load, and does without.
+func (f *fixture) damaged(template string) {
+	f.t.Helper()
+	f.Damage(f.t, template)
+	plan := f.restored(template)
 	f.launch(plan)
 	if err := f.VMM.Start(f.ctx, plan); err == nil || errors.Is(err, context.DeadlineExceeded) {
 		f.t.Errorf("a start from a damaged template: %v", err)
 	}
 	f.remove(f.ctx, plan.Host)
-	f.must("drop", f.VMM.DropTemplate(f.ctx, name))
-	f.kept(name, false)
+	f.must("drop", f.reopen().VMM.DropTemplate(f.ctx, template))
+	f.must("drop again", f.VMM.DropTemplate(f.ctx, template))
+	f.kept(template, false)
 	cold := f.plan()
 	f.launch(cold)
 	f.must("boot", f.boot(cold))
