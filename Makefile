@@ -48,6 +48,7 @@ test-postgres: ## the store on Debian's PostgreSQL, which the tests start; as ro
 
 .PHONY: test-contract
 test-contract: ## the real microvmd, microvm and SDK above a fake VMM; as root
+	@./hack/postgres.sh
 	@mkdir -p bin
 	@go test -count=1 -v ./contract >bin/contract.log || { cat bin/contract.log; exit 1; }
 	@grep '^--- PASS' bin/contract.log || { echo 'contract: ran no test' >&2; exit 1; }
