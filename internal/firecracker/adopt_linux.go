@@ -15,9 +15,10 @@ import (
 // VMM's log again, lets a paused microVM go on, and removes what a Freeze that
 // was cut short wrote. The API may be silent for as long as a snapshot is being
 // written or the host is busy, so its answer is waited for until the context
-// ends. It may be called again.
+// ends. Of the plan only the host's name counts: the image may be gone from the
+// catalogue. It may be called again.
 func (v *VMM) Adopt(ctx context.Context, plan sandbox.Plan) error {
-	if err := checkPlan(plan); err != nil {
+	if err := validHost(plan.Host); err != nil {
 		return fmt.Errorf("adopt microVM: %w", err)
 	}
 	// Beside the VMM there may be a thread that KVM made for its microVM.
@@ -29,7 +30,7 @@ func (v *VMM) Adopt(ctx context.Context, plan sandbox.Plan) error {
 		return fmt.Errorf("adopt microVM: %w", err)
 	}
 	defer func() { _ = root.Close() }()
-	if err := v.do("follow log", func() error { return v.refollow(plan, int(root.Fd())) }); err != nil {
+	if err := v.do("follow log", func() error { return v.refollow(plan.Host, int(root.Fd())) }); err != nil {
 		return err
 	}
 	if err := v.awake(ctx, plan.Host); err != nil {
@@ -47,8 +48,8 @@ func (v *VMM) Adopt(ctx context.Context, plan sandbox.Plan) error {
 
 // refollow reads the log of a VMM whose reader is gone, unless this process does
 // already.
-func (v *VMM) refollow(plan sandbox.Plan, root int) error {
-	if v.instance(plan.Host) != nil {
+func (v *VMM) refollow(host string, root int) error {
+	if v.instance(host) != nil {
 		return nil
 	}
 	log, err := reopenFIFO(root, logName)
@@ -57,7 +58,7 @@ func (v *VMM) refollow(plan sandbox.Plan, root int) error {
 	}
 	v.mu.Lock()
 	defer v.mu.Unlock()
-	v.running[plan.Host] = &instance{log: log, template: plan.Template, adopted: true}
+	v.running[host] = &instance{log: log, adopted: true}
 	return nil
 }
 

@@ -17,7 +17,7 @@ const (
 	frozenMemory = "memory.new"
 	frozenState  = "state.new"
 
-	maxState = 16 << 20 // bytes of the devices' state; 1 vCPU with our devices has about 20 KiB
+	maxState = 16 << 20 // bytes of the devices' state; 1 vCPU with our devices has 16 KiB
 )
 
 // Freeze pauses the microVM and lets the VMM write memory and devices into its

@@ -131,7 +131,7 @@ func (h *Host) mayStart(plan sandbox.Plan) error {
 
 func (m *vmm) Adopt(ctx context.Context, plan sandbox.Plan) error {
 	v, h := (*View)(m), m.host
-	if err := checkPlan(plan); err != nil {
+	if err := checkName(plan.Host); err != nil {
 		return fmt.Errorf("adopt microVM: %w", err)
 	}
 	return v.act(ctx, operation, "vmm.adopt", func() error {

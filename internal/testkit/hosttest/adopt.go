@@ -22,7 +22,7 @@ func testAdopt(t *testing.T, f *fixture) {
 
 	next := f.reopen()
 	f.listed(f.ctx, plan.Host, true, true)
-	f.must("adopt", next.VMM.Adopt(f.ctx, plan))
+	f.must("adopt by what the name tells", next.VMM.Adopt(f.ctx, sandbox.Plan{ID: plan.ID, Host: plan.Host}))
 	f.must("adopt again", next.VMM.Adopt(f.ctx, plan))
 	client := next.Agents.Client(plan.Host)
 	f.ok("echo", client.Echo(f.ctx, "some text"))
