@@ -16,7 +16,8 @@ import (
 	"github.com/microvmd/microvm/internal/testkit/pgtest"
 )
 
-const terminateAll = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE usename = '" + pgtest.User + "'"
+// terminateAll returns when the sessions are gone.
+const terminateAll = "SELECT pg_terminate_backend(pid, 5000) FROM pg_stat_activity WHERE usename = '" + pgtest.User + "'"
 
 // TestPostgresOutage cuts the connection in the middle of concurrent writes, each
 // way several times. The same store goes on by itself, every write that returned
