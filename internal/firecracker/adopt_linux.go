@@ -23,7 +23,10 @@ func (v *VMM) Adopt(ctx context.Context, plan sandbox.Plan) error {
 	}
 	// Beside the VMM there may be a thread that KVM made for its microVM.
 	if pids, err := v.processes(plan.Host); err != nil || len(pids) == 0 {
-		return errors.Join(err, fmt.Errorf("adopt microVM: no VMM of %s runs", plan.Host))
+		if err == nil {
+			err = sandbox.ErrEnded
+		}
+		return fmt.Errorf("adopt microVM: %s: %w", plan.Host, err)
 	}
 	root, err := v.openRoot(plan.Host)
 	if err != nil {

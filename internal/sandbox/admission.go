@@ -1,6 +1,7 @@
 package sandbox
 
 import (
+	"errors"
 	"sync"
 	"time"
 
@@ -26,6 +27,7 @@ type admission struct {
 	mu    sync.Mutex
 	slots map[int]bool // guarded by mu; those that are taken
 	used  amount       // guarded by mu
+	maker amount       // guarded by mu; what of it a microVM that becomes a template has
 }
 
 // amount is what a microVM takes of the node.
@@ -47,7 +49,11 @@ func (a *admission) amountOf(vcpus, memMiB int) amount {
 	return amount{vcpus: vcpus, memMiB: memMiB + VMOverheadMiB, diskMiB: a.limits.ScratchMiB}
 }
 
-// reserve takes the lowest free slot, or says that the node is full now.
+// errYield says that there is room once the making of a template has ended.
+var errYield = errors.New("a template is in the way")
+
+// reserve takes the lowest free slot, or says that the node is full now. It is
+// not full for a template: errYield.
 func (a *admission) reserve(vcpus, memMiB int) (*reservation, error) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -58,28 +64,48 @@ func (a *admission) reserve(vcpus, memMiB int) (*reservation, error) {
 	if slot >= a.limits.Slots {
 		return nil, full("all %d slots of this node are taken", a.limits.Slots)
 	}
-	return a.takeIfFits(slot, a.amountOf(vcpus, memMiB))
+	more := a.amountOf(vcpus, memMiB)
+	held, err := a.takeIfFits(slot, more, a.used)
+	if err != nil {
+		rest := amount{a.used.vcpus - a.maker.vcpus, a.used.memMiB - a.maker.memMiB, a.used.diskMiB - a.maker.diskMiB}
+		if a.fits(more, rest) == nil {
+			return nil, errYield
+		}
+	}
+	return held, err
 }
 
 // reserveMaker takes what a microVM that becomes a template needs.
 func (a *admission) reserveMaker(vcpus, memMiB int) (*reservation, error) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	return a.takeIfFits(makerSlot, a.amountOf(vcpus, memMiB))
+	held, err := a.takeIfFits(makerSlot, a.amountOf(vcpus, memMiB), a.used)
+	if err == nil {
+		a.maker = held.amount
+	}
+	return held, err
 }
 
-func (a *admission) takeIfFits(slot int, more amount) (*reservation, error) {
-	switch {
-	case a.slots[slot]:
+func (a *admission) takeIfFits(slot int, more, used amount) (*reservation, error) {
+	if a.slots[slot] {
 		return nil, full("slot %d of this node is taken", slot)
-	case a.used.vcpus+more.vcpus > a.limits.VCPUs:
-		return nil, full("%d of this node's %d vCPUs are in use", a.used.vcpus, a.limits.VCPUs)
-	case a.used.memMiB+more.memMiB > a.limits.MemMiB:
-		return nil, full("%d of this node's %d MiB of memory are in use", a.used.memMiB, a.limits.MemMiB)
-	case a.used.diskMiB+more.diskMiB > a.limits.DiskMiB:
-		return nil, full("%d of this node's %d MiB of disk are in use", a.used.diskMiB, a.limits.DiskMiB)
+	}
+	if err := a.fits(more, used); err != nil {
+		return nil, err
 	}
 	return a.take(slot, more), nil
+}
+
+func (a *admission) fits(more, used amount) error {
+	switch {
+	case used.vcpus+more.vcpus > a.limits.VCPUs:
+		return full("%d of this node's %d vCPUs are in use", used.vcpus, a.limits.VCPUs)
+	case used.memMiB+more.memMiB > a.limits.MemMiB:
+		return full("%d of this node's %d MiB of memory are in use", used.memMiB, a.limits.MemMiB)
+	case used.diskMiB+more.diskMiB > a.limits.DiskMiB:
+		return full("%d of this node's %d MiB of disk are in use", used.diskMiB, a.limits.DiskMiB)
+	}
+	return nil
 }
 
 // hold counts what is on the host already, whether the limits allow it or not:
@@ -113,6 +139,9 @@ func (r *reservation) release() {
 		defer a.mu.Unlock()
 		if r.slot >= 0 {
 			delete(a.slots, r.slot)
+		}
+		if r.slot == makerSlot {
+			a.maker = amount{}
 		}
 		a.used.vcpus -= r.vcpus
 		a.used.memMiB -= r.memMiB

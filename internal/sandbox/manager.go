@@ -43,6 +43,7 @@ type Manager struct {
 	ending  chan struct{} // closed when Close began
 	drain   bool          // set before ending is closed: sandboxes end with the daemon
 	abandon chan struct{} // closed when nothing may be waited for any more
+	giveUp  func()        // closes abandon
 	running sync.WaitGroup
 
 	mu      sync.Mutex
@@ -62,6 +63,7 @@ func New(cfg Config) (*Manager, error) {
 		cfg: cfg, admission: newAdmission(cfg.Limits), turns: make(chan struct{}, cfg.Limits.BootsAtOnce), ctx: ctx, cancel: cancel,
 		ending: make(chan struct{}), abandon: make(chan struct{}), owners: map[string]*owner{}, others: map[string]bool{},
 	}
+	m.giveUp = sync.OnceFunc(func() { close(m.abandon) })
 	m.templates = newTemplates(m)
 	return m, nil
 }
@@ -119,7 +121,7 @@ func (m *Manager) Create(ctx context.Context, spec Spec) (Sandbox, error) {
 	if err != nil {
 		return Sandbox{}, err
 	}
-	held, err := m.admission.reserve(spec.VCPUs, spec.MemMiB)
+	held, err := m.admit(ctx, spec.VCPUs, spec.MemMiB)
 	if err != nil {
 		return Sandbox{}, err
 	}
@@ -136,6 +138,19 @@ func (m *Manager) Create(ctx context.Context, spec Spec) (Sandbox, error) {
 		return Sandbox{}, err
 	}
 	return o.waitReady(ctx)
+}
+
+// admit reserves room. A template in the making is given up for it.
+func (m *Manager) admit(ctx context.Context, vcpus, memMiB int) (*reservation, error) {
+	for {
+		held, err := m.admission.reserve(vcpus, memMiB)
+		if !errors.Is(err, errYield) {
+			return held, err
+		}
+		if err := m.templates.yield(ctx); err != nil {
+			return nil, err
+		}
+	}
 }
 
 // plan is what adapters need of a sandbox, but for its image.
@@ -318,7 +333,7 @@ func (m *Manager) Close(ctx context.Context, drain bool) error {
 	case <-done:
 		return nil
 	case <-ctx.Done():
-		close(m.abandon)
+		m.giveUp()
 		<-done
 		return fmt.Errorf("close sandboxes: %w", ctx.Err())
 	}

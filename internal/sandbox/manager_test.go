@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"github.com/microvmd/microvm/internal/fault"
+	"github.com/microvmd/microvm/internal/ident"
 	"github.com/microvmd/microvm/internal/image"
 	"github.com/microvmd/microvm/internal/sandbox"
 	"github.com/microvmd/microvm/internal/sqlstore"
@@ -47,6 +48,10 @@ const stallLook = 2 * time.Second
 
 // hostName is what a sandbox is called on the host.
 func hostName(id string) string { return strings.ReplaceAll(strings.ToLower(id), "_", "-") }
+
+var quiet = slog.New(slog.DiscardHandler)
+
+func newID() string { return ident.New(ident.Sandbox) }
 
 // uptime is the host's, in the time of a bubble.
 func uptime() time.Duration { return time.Duration(time.Now().UnixNano()) }
@@ -83,7 +88,7 @@ func manager(t *testing.T, host *testkit.Host, store sandbox.Store, limits sandb
 	t.Helper()
 	m, err := sandbox.New(sandbox.Config{
 		Store: store, Images: images{}, Cgroups: host.Cgroups(), VMM: host.VMM(), Agents: host.Agents(),
-		Limits: limits, Logger: slog.New(slog.DiscardHandler), Uptime: uptime, HostBoot: "boot",
+		Limits: limits, Logger: quiet, Uptime: uptime, HostBoot: "boot",
 	})
 	if err != nil {
 		t.Fatal(err)

@@ -150,7 +150,7 @@ func (o *owner) failure(b begun) Reason {
 	switch {
 	case !o.adopted:
 		return ReasonBootFailed
-	case errors.Is(context.Cause(b.vm.ctx), errDead):
+	case errors.Is(b.err, ErrEnded), errors.Is(context.Cause(b.vm.ctx), errDead):
 		return ReasonVMDied
 	}
 	return ReasonAgentDied

@@ -2,6 +2,7 @@ package sandbox
 
 import (
 	"context"
+	"errors"
 	"time"
 
 	"github.com/microvmd/microvm/internal/guestwire"
@@ -55,7 +56,7 @@ type VMM interface {
 	Start(ctx context.Context, plan Plan) error
 	// Adopt takes over a microVM that an earlier daemon started. One that is
 	// paused goes on, and a half-made snapshot in its jail is removed. Its
-	// exit code will not be known.
+	// exit code will not be known. When its VMM is gone it is ErrEnded.
 	Adopt(ctx context.Context, plan Plan) error
 	// Remove deletes the jail, its disks and its sockets. The cgroup must be
 	// empty. What is not there is no error.
@@ -80,6 +81,9 @@ type VMM interface {
 	// What is not there is no error.
 	DropTemplate(ctx context.Context, template string) error
 }
+
+// ErrEnded is the error of an Adopt that finds no VMM.
+var ErrEnded = errors.New("the VMM has ended")
 
 // Agents reaches the guest agents of started microVMs.
 type Agents interface {

@@ -22,8 +22,18 @@ type templates struct {
 	mu     sync.Mutex
 	ready  map[string]time.Time // guarded by mu; when each was last used
 	faults map[string]*faults   // guarded by mu; of those that failed of late
-	making bool                 // guarded by mu
+	making *making              // guarded by mu; nil while none is
 }
+
+// making is the template that is being made.
+type making struct {
+	cancel chan struct{} // closed when it is to be given up
+	giveUp func()        // closes cancel
+	done   chan struct{} // closed when nothing of it is left
+}
+
+// errYielded is why a template was given up.
+var errYielded = errors.New("a sandbox needs the room")
 
 // faults is how often a template failed in a row, and until when no other is made.
 type faults struct {
@@ -102,7 +112,7 @@ func (t *templates) want(plan Plan) {
 	defer t.mu.Unlock()
 	_, have := t.ready[name]
 	f := t.faults[name]
-	if have || t.making || t.m.cfg.Limits.Templates == 0 || f != nil && time.Now().Before(f.until) {
+	if have || t.making != nil || t.m.cfg.Limits.Templates == 0 || f != nil && time.Now().Before(f.until) {
 		return
 	}
 	plan.ID = ident.New(ident.Sandbox) // no sandbox has it: on the host it needs a name like one
@@ -110,12 +120,15 @@ func (t *templates) want(plan Plan) {
 	if !t.m.claim(plan.Host) {
 		return
 	}
-	t.making = true
+	cancel := make(chan struct{})
+	now := &making{cancel: cancel, giveUp: sync.OnceFunc(func() { close(cancel) }), done: make(chan struct{})}
+	t.making = now
 	go func() {
 		defer t.m.disclaim(plan.Host)
-		err := t.make(plan, name)
+		err := t.make(plan, name, cancel)
+		close(now.done)
 		t.mu.Lock()
-		t.making = false
+		t.making = nil
 		if err == nil {
 			t.ready[name] = time.Now()
 		}
@@ -124,7 +137,7 @@ func (t *templates) want(plan Plan) {
 		case err == nil:
 			t.m.cfg.Logger.Info("template made", "template", name, "image", plan.Image.ID, "vcpus", plan.VCPUs, "mem_mib", plan.MemMiB)
 			t.trim()
-		case fault.Is(err, fault.NodeAtCapacity) || t.m.ctx.Err() != nil || errors.Is(err, ErrLeft):
+		case fault.Is(err, fault.NodeAtCapacity) || t.m.ctx.Err() != nil || errors.Is(err, ErrLeft) || errors.Is(err, errYielded):
 			t.m.cfg.Logger.Info("template not made now", "template", name, "why", err)
 		default:
 			t.failed(name, err)
@@ -132,9 +145,28 @@ func (t *templates) want(plan Plan) {
 	}()
 }
 
+// yield gives the template up that is being made, and waits until it is gone.
+func (t *templates) yield(ctx context.Context) error {
+	t.mu.Lock()
+	now := t.making
+	t.mu.Unlock()
+	if now == nil {
+		return nil
+	}
+	now.giveUp()
+	select {
+	case <-now.done:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	case <-time.After(t.m.cfg.Limits.StepTimeout):
+		return full("a template of this node does not go away")
+	}
+}
+
 // make boots a microVM of the plan, freezes it untouched, and keeps what that
 // left. Nothing of a caller's ever ran in it.
-func (t *templates) make(plan Plan, name string) error {
+func (t *templates) make(plan Plan, name string, cancel <-chan struct{}) error {
 	held, err := t.m.admission.reserveMaker(plan.VCPUs, plan.MemMiB)
 	if err != nil {
 		return err
@@ -143,10 +175,12 @@ func (t *templates) make(plan Plan, name string) error {
 	vm := newMicroVM(t.m.ctx, t.m, plan, c.Logger.With("template", name))
 	stop := make(chan struct{})
 	defer close(stop)
-	go func() { // the daemon stops: nobody waits for a template
+	go func() { // nobody waits for a template
 		select {
 		case <-t.m.ending:
 			vm.cancel(ErrLeft)
+		case <-cancel:
+			vm.cancel(errYielded)
 		case <-stop:
 		}
 	}()

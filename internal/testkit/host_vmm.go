@@ -139,7 +139,7 @@ func (m *vmm) Adopt(ctx context.Context, plan sandbox.Plan) error {
 		defer h.mu.Unlock()
 		j := h.jails[plan.Host]
 		if !j.runs() {
-			return fmt.Errorf("adopt microVM: no microVM of %s runs", plan.Host)
+			return fmt.Errorf("adopt microVM: %s: %w", plan.Host, sandbox.ErrEnded)
 		}
 		j.paused, j.frozen = false, false
 		return nil
