@@ -22,12 +22,11 @@ const makerSlot = 1<<20 - 1
 // reservation is taken before the first step of a create and given back after
 // the last step of its teardown, so what it counts as free truly is.
 type admission struct {
-	limits Limits
-
-	mu    sync.Mutex
-	slots map[int]bool // guarded by mu; those that are taken
-	used  amount       // guarded by mu
-	maker amount       // guarded by mu; what of it a microVM that becomes a template has
+	mu     sync.Mutex
+	limits Limits       // guarded by mu
+	slots  map[int]bool // guarded by mu; those that are taken
+	used   amount       // guarded by mu
+	maker  amount       // guarded by mu; what of it a microVM that becomes a template has
 }
 
 // amount is what a microVM takes of the node.
@@ -44,9 +43,16 @@ func newAdmission(limits Limits) *admission {
 	return &admission{limits: limits, slots: map[int]bool{}}
 }
 
+// reload puts other limits in force; what is held stays held.
+func (a *admission) reload(limits Limits) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.limits = limits
+}
+
 // amountOf is what a microVM of a shape takes.
-func (a *admission) amountOf(vcpus, memMiB int) amount {
-	return amount{vcpus: vcpus, memMiB: memMiB + VMOverheadMiB, diskMiB: a.limits.ScratchMiB}
+func amountOf(plan Plan) amount {
+	return amount{vcpus: plan.VCPUs, memMiB: plan.MemMiB + VMOverheadMiB, diskMiB: plan.ScratchMiB}
 }
 
 // errYield says that there is room once the making of a template has ended.
@@ -54,7 +60,7 @@ var errYield = errors.New("a template is in the way")
 
 // reserve takes the lowest free slot, or says that the node is full now. It is
 // not full for a template: errYield.
-func (a *admission) reserve(vcpus, memMiB int) (*reservation, error) {
+func (a *admission) reserve(more amount) (*reservation, error) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	slot := 0
@@ -64,7 +70,6 @@ func (a *admission) reserve(vcpus, memMiB int) (*reservation, error) {
 	if slot >= a.limits.Slots {
 		return nil, full("all %d slots of this node are taken", a.limits.Slots)
 	}
-	more := a.amountOf(vcpus, memMiB)
 	held, err := a.takeIfFits(slot, more, a.used)
 	if err != nil {
 		rest := amount{a.used.vcpus - a.maker.vcpus, a.used.memMiB - a.maker.memMiB, a.used.diskMiB - a.maker.diskMiB}
@@ -76,10 +81,10 @@ func (a *admission) reserve(vcpus, memMiB int) (*reservation, error) {
 }
 
 // reserveMaker takes what a microVM that becomes a template needs.
-func (a *admission) reserveMaker(vcpus, memMiB int) (*reservation, error) {
+func (a *admission) reserveMaker(more amount) (*reservation, error) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	held, err := a.takeIfFits(makerSlot, a.amountOf(vcpus, memMiB), a.used)
+	held, err := a.takeIfFits(makerSlot, more, a.used)
 	if err == nil {
 		a.maker = held.amount
 	}

@@ -113,7 +113,7 @@ type guard struct {
 func (f *Files) guard(ctx context.Context, s *Session) (context.Context, *guard) {
 	ctx, unbind := s.Bind(ctx)
 	ctx, cancel := context.WithCancel(ctx)
-	limit := f.sandboxes.cfg.Limits.StepTimeout
+	limit := f.sandboxes.limits().StepTimeout
 	return ctx, &guard{cancel: cancel, unbind: func() { unbind(); s.Release() }, limit: limit, timer: time.AfterFunc(limit, cancel)}
 }
 

@@ -7,10 +7,12 @@ import (
 	"log/slog"
 	"maps"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/microvmd/microvm/internal/fault"
 	"github.com/microvmd/microvm/internal/ident"
+	"github.com/microvmd/microvm/internal/image"
 )
 
 // Config is what a Manager is built from. Every field is required.
@@ -36,6 +38,7 @@ type Manager struct {
 	cfg       Config
 	admission *admission
 	templates *templates
+	bounds    atomic.Pointer[Limits] // as they are now
 	turns     chan struct{} // a place for each boot at once
 
 	ctx     context.Context // the life of everything it started
@@ -63,9 +66,40 @@ func New(cfg Config) (*Manager, error) {
 		cfg: cfg, admission: newAdmission(cfg.Limits), turns: make(chan struct{}, cfg.Limits.BootsAtOnce), ctx: ctx, cancel: cancel,
 		ending: make(chan struct{}), abandon: make(chan struct{}), owners: map[string]*owner{}, others: map[string]bool{},
 	}
+	m.bounds.Store(&cfg.Limits)
 	m.giveUp = sync.OnceFunc(func() { close(m.abandon) })
 	m.templates = newTemplates(m)
 	return m, nil
+}
+
+// limits are those in force now.
+func (m *Manager) limits() Limits { return *m.bounds.Load() }
+
+// Reload puts other limits in force. Sandboxes that hold more than they allow
+// keep it. What a running daemon cannot change is refused, and then nothing is
+// changed.
+func (m *Manager) Reload(next Limits) error {
+	if err := next.check(); err != nil {
+		return err
+	}
+	now := m.limits()
+	var fixed []error
+	for name, same := range map[string]bool{
+		"scratch-mib":     next.ScratchMiB == now.ScratchMiB,
+		"boots-at-once":   next.BootsAtOnce == now.BootsAtOnce,
+		"reconcile-every": next.ReconcileEvery == now.ReconcileEvery,
+	} {
+		if !same {
+			fixed = append(fixed, fmt.Errorf("%s changes only with a restart", name))
+		}
+	}
+	if err := errors.Join(fixed...); err != nil {
+		return fmt.Errorf("reload limits: %w", err)
+	}
+	m.bounds.Store(&next)
+	m.admission.reload(next)
+	m.templates.trim()
+	return nil
 }
 
 func (l Limits) check() error {
@@ -113,7 +147,7 @@ func (l Limits) check() error {
 // Create makes a sandbox and returns when it is running. The sandbox outlives
 // ctx: a caller that goes away leaves it to its TTL.
 func (m *Manager) Create(ctx context.Context, spec Spec) (Sandbox, error) {
-	spec, err := spec.fill(m.cfg.Limits)
+	spec, err := spec.fill(m.limits())
 	if err != nil {
 		return Sandbox{}, err
 	}
@@ -121,18 +155,19 @@ func (m *Manager) Create(ctx context.Context, spec Spec) (Sandbox, error) {
 	if err != nil {
 		return Sandbox{}, err
 	}
-	held, err := m.admit(ctx, spec.VCPUs, spec.MemMiB)
-	if err != nil {
-		return Sandbox{}, err
-	}
 	now := time.Now()
 	sb := Sandbox{
 		ID: ident.New(ident.Sandbox), Image: img.ID, Name: spec.Name, Tags: maps.Clone(spec.Tags),
-		VCPUs: spec.VCPUs, MemMiB: spec.MemMiB, Idle: spec.Idle, State: Starting, Slot: held.slot,
+		VCPUs: spec.VCPUs, MemMiB: spec.MemMiB, Idle: spec.Idle, State: Starting,
 		Created: now, Expires: now.Add(spec.TTL), Deadline: m.cfg.Uptime() + spec.TTL, HostBoot: m.cfg.HostBoot,
 	}
-	o := newOwner(m, sb, m.plan(sb), held)
-	o.plan.Image = img
+	plan := m.plan(sb, img)
+	held, err := m.admit(ctx, amountOf(plan))
+	if err != nil {
+		return Sandbox{}, err
+	}
+	sb.Slot, plan.Slot = held.slot, held.slot
+	o := newOwner(m, sb, plan, held)
 	if err := m.insert(ctx, o); err != nil {
 		held.release()
 		return Sandbox{}, err
@@ -141,9 +176,9 @@ func (m *Manager) Create(ctx context.Context, spec Spec) (Sandbox, error) {
 }
 
 // admit reserves room. A template in the making is given up for it.
-func (m *Manager) admit(ctx context.Context, vcpus, memMiB int) (*reservation, error) {
+func (m *Manager) admit(ctx context.Context, more amount) (*reservation, error) {
 	for {
-		held, err := m.admission.reserve(vcpus, memMiB)
+		held, err := m.admission.reserve(more)
 		if !errors.Is(err, errYield) {
 			return held, err
 		}
@@ -153,10 +188,10 @@ func (m *Manager) admit(ctx context.Context, vcpus, memMiB int) (*reservation, e
 	}
 }
 
-// plan is what adapters need of a sandbox, but for its image.
-func (m *Manager) plan(sb Sandbox) Plan {
+// plan is what adapters need of a sandbox.
+func (m *Manager) plan(sb Sandbox, img image.Image) Plan {
 	return Plan{
-		ID: sb.ID, Host: ident.Host(sb.ID), Slot: sb.Slot, VCPUs: sb.VCPUs, MemMiB: sb.MemMiB, ScratchMiB: m.cfg.Limits.ScratchMiB,
+		ID: sb.ID, Host: ident.Host(sb.ID), Slot: sb.Slot, VCPUs: sb.VCPUs, MemMiB: sb.MemMiB, Image: img, ScratchMiB: m.limits().ScratchMiB,
 	}
 }
 
@@ -167,7 +202,7 @@ func (m *Manager) insert(ctx context.Context, o *owner) error {
 		return shuttingDown()
 	}
 	// Not the caller's context: whether the row is there must be known.
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), m.cfg.Limits.StepTimeout)
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), m.limits().StepTimeout)
 	defer cancel()
 	if err := m.cfg.Store.InsertSandbox(ctx, o.sb); err != nil {
 		m.forget(o) // a row that was written all the same is settled by reconcile
@@ -291,8 +326,8 @@ func (m *Manager) usable(ctx context.Context, id string) (*owner, error) {
 // Extend moves the end of a sandbox's TTL to now + ttl, if that is later than
 // what it was.
 func (m *Manager) Extend(ctx context.Context, id string, ttl time.Duration) (Sandbox, error) {
-	if ttl < time.Second || ttl > m.cfg.Limits.MaxTTL {
-		return Sandbox{}, fault.Param("ttl_seconds", "ttl_seconds must be 1 to %d on this node", int(m.cfg.Limits.MaxTTL.Seconds()))
+	if ttl < time.Second || ttl > m.limits().MaxTTL {
+		return Sandbox{}, fault.Param("ttl_seconds", "ttl_seconds must be 1 to %d on this node", int(m.limits().MaxTTL.Seconds()))
 	}
 	o, err := m.usable(ctx, id)
 	if err != nil {
@@ -341,7 +376,7 @@ func (m *Manager) Close(ctx context.Context, drain bool) error {
 
 // store changes a row, in StepTimeout and in nobody's context.
 func (m *Manager) store(sb Sandbox) error {
-	ctx, cancel := context.WithTimeout(context.Background(), m.cfg.Limits.StepTimeout)
+	ctx, cancel := context.WithTimeout(context.Background(), m.limits().StepTimeout)
 	defer cancel()
 	return m.cfg.Store.UpdateSandbox(ctx, sb)
 }

@@ -222,9 +222,9 @@ func (o *owner) running(vm *microVM) Reason {
 // extend moves the end of the TTL to now + ttl, if that is later.
 func (o *owner) extend(ttl time.Duration) (Sandbox, error) {
 	now := time.Now()
-	if most := o.sb.Created.Add(o.m.cfg.Limits.MaxTTL).Sub(now); ttl > most {
+	if most := o.sb.Created.Add(o.m.limits().MaxTTL).Sub(now); ttl > most {
 		return Sandbox{}, fault.Param("ttl_seconds", "ttl_seconds must be at most %d now: a sandbox lives at most %d s on this node from its creation on",
-			int(max(most, 0).Seconds()), int(o.m.cfg.Limits.MaxTTL.Seconds()))
+			int(max(most, 0).Seconds()), int(o.m.limits().MaxTTL.Seconds()))
 	}
 	next := o.sb
 	if deadline := o.m.cfg.Uptime() + ttl; deadline > next.Deadline {

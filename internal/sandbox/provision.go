@@ -92,7 +92,7 @@ func (v *microVM) provision(steps []step) error {
 
 // take takes the steps, within BootTimeout, as long as the microVM gets on.
 func (v *microVM) take(steps []step) error {
-	limits := v.m.cfg.Limits
+	limits := v.m.limits()
 	ctx, cancel := context.WithTimeoutCause(v.ctx, limits.BootTimeout, fmt.Errorf("not usable after %s", limits.BootTimeout))
 	defer cancel()
 	ctx, hung := context.WithCancelCause(ctx)
@@ -146,7 +146,7 @@ const progressShare = 100
 // taken and the processor time of its VMM: one that gets nowhere for StallTimeout
 // is given up long before BootTimeout, and one that is merely slow is not.
 func (v *microVM) watchProgress(ctx context.Context, hung context.CancelCauseFunc) {
-	stall := v.m.cfg.Limits.StallTimeout
+	stall := v.m.limits().StallTimeout
 	ticker := time.NewTicker(max(stall/10, 10*time.Millisecond))
 	defer ticker.Stop()
 	var used time.Duration
@@ -182,7 +182,7 @@ func (m *Manager) bootTurn(ctx context.Context) (done func(), err error) {
 	}
 	var once sync.Once
 	give := func() { once.Do(func() { <-m.turns }) }
-	timer := time.AfterFunc(m.cfg.Limits.BootTurn, give)
+	timer := time.AfterFunc(m.limits().BootTurn, give)
 	return func() { timer.Stop(); give() }, nil
 }
 
@@ -223,7 +223,7 @@ func (v *microVM) teardown(ctx context.Context) error {
 		name string
 		do   func(context.Context, string) error
 	}{{"kill", c.Cgroups.Kill}, {"remove jail", c.VMM.Remove}, {"remove cgroup", c.Cgroups.Remove}} {
-		stepCtx, cancel := context.WithTimeout(ctx, c.Limits.StepTimeout)
+		stepCtx, cancel := context.WithTimeout(ctx, v.m.limits().StepTimeout)
 		if err := undo.do(stepCtx, host); err != nil {
 			all = append(all, fmt.Errorf("%s: %w", undo.name, err))
 		}
@@ -264,7 +264,7 @@ const (
 func (v *microVM) answer(ctx context.Context) error {
 	client := v.m.cfg.Agents.Client(v.plan.Host)
 	for pause := answerFirst; ; pause = min(2*pause, answerLast) {
-		try, cancel := context.WithTimeout(ctx, v.m.cfg.Limits.StepTimeout)
+		try, cancel := context.WithTimeout(ctx, v.m.limits().StepTimeout)
 		err := client.Echo(try, v.plan.Host)
 		cancel()
 		if err == nil || errors.Is(err, guestwire.ErrProtocol) || ctx.Err() != nil {
@@ -285,7 +285,7 @@ func (v *microVM) configure(ctx context.Context) error {
 	_, _ = rand.Read(entropy) // never fails (crypto/rand)
 	img := v.plan.Image
 	for {
-		try, cancel := context.WithTimeout(ctx, v.m.cfg.Limits.StepTimeout)
+		try, cancel := context.WithTimeout(ctx, v.m.limits().StepTimeout)
 		_, err := v.m.cfg.Agents.Client(v.plan.Host).Configure(try, guestwire.Configure{
 			Generation: 1,
 			Hostname:   v.plan.Host,

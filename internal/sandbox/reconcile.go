@@ -47,7 +47,7 @@ func (p place) whole() bool { return p.cgroup && p.jail }
 
 // onHost lists every name that this node's sandboxes have on the host.
 func (m *Manager) onHost(ctx context.Context) (map[string]place, error) {
-	ctx, cancel := context.WithTimeout(ctx, m.cfg.Limits.StepTimeout)
+	ctx, cancel := context.WithTimeout(ctx, m.limits().StepTimeout)
 	defer cancel()
 	cgroups, err := m.cfg.Cgroups.List(ctx)
 	if err != nil {
@@ -69,13 +69,12 @@ func (m *Manager) onHost(ctx context.Context) (map[string]place, error) {
 
 // adopt makes a sandbox that an earlier daemon left running one of ours.
 func (m *Manager) adopt(ctx context.Context, sb Sandbox) {
-	plan := m.plan(sb)
 	img, err := m.cfg.Images.Image(ctx, sb.Image)
 	if err != nil { // it may be gone from the catalogue: what runs has it open
 		img = image.Image{ID: sb.Image}
 	}
-	plan.Image = img
-	o := newOwner(m, sb, plan, m.admission.hold(sb.Slot, m.admission.amountOf(sb.VCPUs, sb.MemMiB)))
+	plan := m.plan(sb, img)
+	o := newOwner(m, sb, plan, m.admission.hold(sb.Slot, amountOf(plan)))
 	o.adopted = true
 	if m.own(o) { // nobody closes a manager that recovers
 		m.start(o) //nolint:contextcheck // it has its own: the sandbox outlives the call
@@ -97,7 +96,7 @@ func (m *Manager) settle(sb Sandbox, reason Reason) error {
 
 // reconcile compares host and store with what should be there, again and again.
 func (m *Manager) reconcile() {
-	ticker := time.NewTicker(m.cfg.Limits.ReconcileEvery)
+	ticker := time.NewTicker(m.limits().ReconcileEvery)
 	defer ticker.Stop()
 	ctx, cancel := context.WithCancel(m.ctx)
 	defer cancel()
@@ -137,7 +136,7 @@ func (m *Manager) compare(ctx context.Context) error {
 		}
 		m.reapUnowned(ctx, hosts)
 	}
-	ctx, cancel := context.WithTimeout(ctx, m.cfg.Limits.StepTimeout)
+	ctx, cancel := context.WithTimeout(ctx, m.limits().StepTimeout)
 	defer cancel()
 	live, err := m.cfg.Store.LiveSandboxes(ctx)
 	if err != nil {

@@ -52,7 +52,7 @@ func newTemplates(m *Manager) *templates {
 
 // load finds what an earlier daemon made.
 func (t *templates) load(ctx context.Context) error {
-	ctx, cancel := context.WithTimeout(ctx, t.m.cfg.Limits.StepTimeout)
+	ctx, cancel := context.WithTimeout(ctx, t.m.limits().StepTimeout)
 	defer cancel()
 	names, err := t.m.cfg.VMM.Templates(ctx)
 	if err != nil {
@@ -72,7 +72,7 @@ func (t *templates) find(plan Plan) string {
 	name := t.m.cfg.VMM.TemplateOf(plan)
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if _, ok := t.ready[name]; !ok || t.m.cfg.Limits.Templates == 0 {
+	if _, ok := t.ready[name]; !ok || t.m.limits().Templates == 0 {
 		return ""
 	}
 	t.ready[name] = time.Now()
@@ -112,7 +112,7 @@ func (t *templates) want(plan Plan) {
 	defer t.mu.Unlock()
 	_, have := t.ready[name]
 	f := t.faults[name]
-	if have || t.making != nil || t.m.cfg.Limits.Templates == 0 || f != nil && time.Now().Before(f.until) {
+	if have || t.making != nil || t.m.limits().Templates == 0 || f != nil && time.Now().Before(f.until) {
 		return
 	}
 	plan.ID = ident.New(ident.Sandbox) // no sandbox has it: on the host it needs a name like one
@@ -159,7 +159,7 @@ func (t *templates) yield(ctx context.Context) error {
 		return nil
 	case <-ctx.Done():
 		return ctx.Err()
-	case <-time.After(t.m.cfg.Limits.StepTimeout):
+	case <-time.After(t.m.limits().StepTimeout):
 		return full("a template of this node does not go away")
 	}
 }
@@ -167,7 +167,7 @@ func (t *templates) yield(ctx context.Context) error {
 // make boots a microVM of the plan, freezes it untouched, and keeps what that
 // left. Nothing of a caller's ever ran in it.
 func (t *templates) make(plan Plan, name string, cancel <-chan struct{}) error {
-	held, err := t.m.admission.reserveMaker(plan.VCPUs, plan.MemMiB)
+	held, err := t.m.admission.reserveMaker(amountOf(plan))
 	if err != nil {
 		return err
 	}
@@ -196,7 +196,7 @@ func (t *templates) make(plan Plan, name string, cancel <-chan struct{}) error {
 
 // kept ends a frozen VMM and makes what it wrote a template.
 func (v *microVM) kept(name string) error {
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(v.ctx), v.m.cfg.Limits.BootTimeout)
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(v.ctx), v.m.limits().BootTimeout)
 	defer cancel()
 	if err := v.m.cfg.Cgroups.Kill(ctx, v.plan.Host); err != nil {
 		return err
@@ -212,7 +212,7 @@ func (t *templates) trim() {
 		names = append(names, name)
 	}
 	slices.SortFunc(names, func(a, b string) int { return t.ready[b].Compare(t.ready[a]) })
-	gone := names[min(len(names), t.m.cfg.Limits.Templates):]
+	gone := names[min(len(names), t.m.limits().Templates):]
 	for _, name := range gone {
 		delete(t.ready, name)
 	}
@@ -223,7 +223,7 @@ func (t *templates) trim() {
 }
 
 func (t *templates) drop(name string) {
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(t.m.ctx), t.m.cfg.Limits.StepTimeout)
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(t.m.ctx), t.m.limits().StepTimeout)
 	defer cancel()
 	if err := t.m.cfg.VMM.DropTemplate(ctx, name); err != nil {
 		t.m.cfg.Logger.Error("cannot drop template", "template", name, "error", err)
