@@ -147,7 +147,13 @@ func (m *Manager) List(ctx context.Context, q Query) (Page, error) {
 	if _, err := m.cfg.Sandboxes.Get(ctx, q.Sandbox); err != nil {
 		return Page{}, err
 	}
-	return m.cfg.Store.Executions(ctx, q)
+	page, err := m.cfg.Store.Executions(ctx, q)
+	for i, e := range page.Data { // as Get shows it: its row says nothing of its output yet
+		if r := m.run(e.ID); r != nil {
+			page.Data[i] = r.snapshot()
+		}
+	}
+	return page, err
 }
 
 // Output returns what is kept of an execution's output, also while it runs and
@@ -211,6 +217,11 @@ func (m *Manager) Recover(ctx context.Context) error {
 			m.resume(ctx, e)
 			continue
 		}
+		r := newRun(m, e)
+		r.reopen() // what it wrote counts
+		r.stdout.close()
+		r.stderr.close()
+		e = r.e
 		e.Status, e.Reason, e.Finished = Vanished, HostRestarted, time.Now()
 		if reason, known := vanishReasons[sb.Reason]; known {
 			e.Reason = reason

@@ -179,6 +179,10 @@ func TestOutputOfARunningProgramAndAfterTheEndOfItsSandbox(t *testing.T) {
 			t.Fatal(err)
 		}
 		if string(out.Stdout.Bytes) == "early\n" {
+			page, err := f.List(t.Context(), execution.Query{Sandbox: f.sb.ID, Limit: 1})
+			if err != nil || len(page.Data) != 1 || page.Data[0].StdoutBytes != int64(len("early\n")) {
+				t.Errorf("listed: %+v %v", page, err)
+			}
 			break
 		}
 		if now, _ := f.Wait(t.Context(), f.sb.ID, e.ID, 10*time.Millisecond); now.Status != execution.Running {
