@@ -39,7 +39,7 @@ type Manager struct {
 	admission *admission
 	templates *templates
 	bounds    atomic.Pointer[Limits] // as they are now
-	turns     chan struct{} // a place for each boot at once
+	turns     chan struct{}          // a place for each boot at once
 
 	ctx     context.Context // the life of everything it started
 	cancel  context.CancelFunc
@@ -282,6 +282,11 @@ func (m *Manager) Use(ctx context.Context, id string) (*Session, error) {
 		return nil, err
 	}
 	if !o.life.use() {
+		select {
+		case <-o.life.ctx.Done(): // it is reclaimed: why will be known when that is stored
+		case <-ctx.Done():
+			return nil, fmt.Errorf("use the sandbox: %w", ctx.Err())
+		}
 		return nil, o.gone()
 	}
 	return &Session{life: o.life}, nil
