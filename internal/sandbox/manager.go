@@ -168,6 +168,7 @@ func (m *Manager) Create(ctx context.Context, spec Spec) (Sandbox, error) {
 	}
 	sb.Slot, plan.Slot = held.slot, held.slot
 	o := newOwner(m, sb, plan, held)
+	o.cold = spec.Boot == BootCold
 	if err := m.insert(ctx, o); err != nil {
 		held.release()
 		return Sandbox{}, err

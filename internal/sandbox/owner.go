@@ -21,6 +21,7 @@ type owner struct {
 	log     *slog.Logger
 	held    *reservation
 	adopted bool        // an earlier daemon started it
+	cold    bool        // it is to boot, whatever templates there are
 	queue   chan Reason // causes of an ending
 	asks    chan func() // what else is asked of a running sandbox
 
@@ -96,7 +97,9 @@ func (o *owner) begin() begun {
 		return begun{vm, vm.take(vm.adoption())}
 	}
 	plan := o.plan
-	plan.Template = o.m.templates.find(plan)
+	if !o.cold {
+		plan.Template = o.m.templates.find(plan)
+	}
 	vm := newMicroVM(o.ctx, o.m, plan, o.log)
 	err := vm.provision(vm.steps())
 	if plan.Template == "" || o.ctx.Err() != nil {
@@ -168,7 +171,7 @@ func (o *owner) becomeRunning(vm *microVM) Reason {
 			o.bootErr = err
 			return ReasonBootFailed
 		}
-		if next.Boot == BootCold {
+		if next.Boot == BootCold && !o.cold {
 			o.m.templates.want(o.plan)
 		}
 	}

@@ -16,6 +16,7 @@ type Spec struct {
 	MemMiB int               // default 256
 	TTL    time.Duration     // default 15 min, whole seconds
 	Idle   time.Duration     // without use for so long, it is reclaimed; default 2 min, whole seconds; negative is never
+	Boot   Boot              // "" is the fastest way that there is; BootCold boots although it could be restored
 }
 
 // The defaults of a Spec.
@@ -69,6 +70,9 @@ func (s Spec) fill(limits Limits) (Spec, error) {
 	}
 	if s.TTL < time.Second || s.TTL > limits.MaxTTL {
 		return s, fault.Param("ttl_seconds", "ttl_seconds must be 1 to %d on this node", int(limits.MaxTTL.Seconds()))
+	}
+	if s.Boot != "" && s.Boot != BootCold {
+		return s, fault.Param("boot", "boot must be %q, or be left out for the fastest way that there is", BootCold)
 	}
 	return s, s.checkTags()
 }

@@ -57,6 +57,24 @@ func TestTheSecondCreateRestores(t *testing.T) {
 	})
 }
 
+// TestAColdBootOnDemand neither uses a template nor has one made.
+func TestAColdBootOnDemand(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newFixture(t, templated())
+		cold := sandbox.Spec{Image: "python", Boot: sandbox.BootCold}
+		booted(t, f, cold, sandbox.BootCold)
+		if names, err := f.host.VMM().Templates(t.Context()); err != nil || len(names) > 0 {
+			t.Errorf("%v %v", names, err)
+		}
+		booted(t, f, spec, sandbox.BootCold)
+		booted(t, f, cold, sandbox.BootCold)
+		booted(t, f, spec, sandbox.BootSnapshot)
+		if _, err := f.Create(t.Context(), sandbox.Spec{Image: "python", Boot: sandbox.BootSnapshot}); !fault.Is(err, fault.ParameterInvalid) {
+			t.Errorf("boot: snapshot: %v", err)
+		}
+	})
+}
+
 func TestNoTemplatesWhereNoneAreWanted(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFixture(t, limits)
