@@ -148,9 +148,13 @@ func (m *Manager) List(ctx context.Context, q Query) (Page, error) {
 		return Page{}, err
 	}
 	page, err := m.cfg.Store.Executions(ctx, q)
-	for i, e := range page.Data { // as Get shows it: its row says nothing of its output yet
+	for i, e := range page.Data { // as Get shows it: the row of what runs says nothing of its output
 		if r := m.run(e.ID); r != nil {
 			page.Data[i] = r.snapshot()
+		} else if e.Status == Running { // it ended after the page was read
+			if page.Data[i], err = m.cfg.Store.Execution(ctx, e.Sandbox, e.ID); err != nil {
+				return Page{}, err
+			}
 		}
 	}
 	return page, err
