@@ -204,6 +204,8 @@ func flagOf(param string) string {
 		return "--ttl"
 	case "idle_seconds":
 		return "--idle"
+	case "boot":
+		return "--cold"
 	case "timeout_seconds":
 		return "--timeout"
 	case "tags", "tag":

@@ -173,10 +173,13 @@ func (f *fakeNode) createSandbox(w http.ResponseWriter, r *http.Request) {
 	ttl := 900
 	sb := &microvm.Sandbox{
 		ID: f.id("sb"), Object: microvm.SandboxObjectSandbox, Image: spec.Image, Name: spec.Name, State: microvm.SandboxStateRunning,
-		Boot: new(microvm.SandboxBootCold), Created: time.Now().UTC(), Vcpus: 1, MemMib: 256, Tags: spec.Tags,
+		Boot: new(microvm.SandboxBootSnapshot), Created: time.Now().UTC(), Vcpus: 1, MemMib: 256, Tags: spec.Tags,
 	}
 	if sb.Tags == nil {
 		sb.Tags = microvm.Tags{}
+	}
+	if spec.Boot != nil {
+		sb.Boot = new(microvm.SandboxBoot(*spec.Boot))
 	}
 	if spec.Vcpus != nil {
 		sb.Vcpus = *spec.Vcpus

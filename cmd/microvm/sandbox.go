@@ -40,6 +40,7 @@ type sandboxFlags struct {
 	idle       idleTime
 	name       string
 	tags       pairs
+	cold       bool
 }
 
 func (s *sandboxFlags) add(cmd *cobra.Command) {
@@ -49,12 +50,17 @@ func (s *sandboxFlags) add(cmd *cobra.Command) {
 	flags.Var(&s.ttl, "ttl", "time to live: seconds, or 90s, 15m, 2h (default 15m)")
 	flags.Var(&s.idle, "idle", "delete it after this time without use: seconds, or 90s, 15m, 2h, or never (default 2m)")
 	flags.StringVar(&s.name, "name", "", "a name, unique among sandboxes that have not stopped")
+	flags.BoolVar(&s.cold, "cold", false, "boot it although it could be restored from a template: takes longer, and its kernel lies at an address of its own")
 	flags.Var(&s.tags, "tag", "a label, KEY=VALUE; may be repeated")
 	must(cmd.RegisterFlagCompletionFunc("idle", cobra.FixedCompletions([]string{neverIdle, "5m", "1h"}, cobra.ShellCompDirectiveNoFileComp)))
 }
 
 // spec leaves out what was not given: the defaults are the node's.
 func (s *sandboxFlags) spec(flags *pflag.FlagSet, image string) microvm.SandboxCreate {
+	var boot *microvm.SandboxCreateBoot
+	if s.cold {
+		boot = new(microvm.SandboxCreateBootCold)
+	}
 	return microvm.SandboxCreate{
 		Image:       image,
 		Name:        optional(flags, "name", s.name),
@@ -62,6 +68,7 @@ func (s *sandboxFlags) spec(flags *pflag.FlagSet, image string) microvm.SandboxC
 		MemMib:      optional(flags, "mem-mib", s.mem),
 		TTLSeconds:  s.ttl.pointer(),
 		IdleSeconds: s.idle.pointer(),
+		Boot:        boot,
 		Tags:        microvm.Tags(s.tags),
 	}
 }

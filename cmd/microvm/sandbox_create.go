@@ -28,6 +28,7 @@ use; a program left in the background with & is not.`,
 		Example: `  microvm sandbox create python
   microvm sandbox create python --name work --vcpus 2 --mem-mib 512 --ttl 2h --tag job=42
   microvm sandbox create python --name lab --ttl 8h --idle never
+  microvm sandbox create python --cold
   id=$(microvm sandbox create base)`,
 		Args:              oneArg("IMAGE"),
 		ValidArgsFunction: g.completeImage,

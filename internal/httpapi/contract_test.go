@@ -268,12 +268,12 @@ func TestRequestSchemas(t *testing.T) {
 
 func TestSandboxes(t *testing.T) {
 	s := start(t)
-	got := s.do(t, "POST", "/v1/sandboxes", `{"image":"python","name":"a","vcpus":2,"mem_mib":512,"ttl_seconds":60,"idle_seconds":30,"tags":{"job":"42"}}`)
+	got := s.do(t, "POST", "/v1/sandboxes", `{"image":"python","name":"a","vcpus":2,"mem_mib":512,"ttl_seconds":60,"idle_seconds":30,"boot":"cold","tags":{"job":"42"}}`)
 	if got.StatusCode != http.StatusCreated {
 		t.Fatalf("create: %d %s", got.StatusCode, got.body)
 	}
 	spec := s.world.spec
-	if spec.Image != "python" || spec.Name != "a" || spec.VCPUs != 2 || spec.MemMiB != 512 || spec.TTL != time.Minute || spec.Idle != 30*time.Second || spec.Tags["job"] != "42" {
+	if spec.Image != "python" || spec.Name != "a" || spec.VCPUs != 2 || spec.MemMiB != 512 || spec.TTL != time.Minute || spec.Idle != 30*time.Second || spec.Boot != sandbox.BootCold || spec.Tags["job"] != "42" {
 		t.Errorf("create was asked for %+v", spec)
 	}
 	want := `{"boot":"cold","created":"2026-11-30T09:15:02.317Z","expires":"2026-11-30T09:30:02.317Z","id":"` + sandboxID +
@@ -282,7 +282,7 @@ func TestSandboxes(t *testing.T) {
 		t.Errorf("create replied\n%s, want\n%s", got.body, want)
 	}
 	s.do(t, "POST", "/v1/sandboxes", `{"image":"python"}`)
-	if spec := s.world.spec; spec.VCPUs != 0 || spec.MemMiB != 0 || spec.TTL != 0 || spec.Idle != 0 || spec.Name != "" {
+	if spec := s.world.spec; spec.VCPUs != 0 || spec.MemMiB != 0 || spec.TTL != 0 || spec.Idle != 0 || spec.Boot != "" || spec.Name != "" {
 		t.Errorf("what was left out was asked for as %+v", spec)
 	}
 	for _, never := range []string{"-1", "-9000000000000000000"} {

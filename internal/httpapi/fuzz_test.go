@@ -14,6 +14,7 @@ import (
 
 	"github.com/microvmd/microvm/internal/fault"
 	"github.com/microvmd/microvm/internal/httpapi/gen"
+	"github.com/microvmd/microvm/internal/sandbox"
 )
 
 // FuzzRequest sends anything to any path: the reply is one that the
@@ -30,6 +31,7 @@ func FuzzRequest(f *testing.F) {
 		{"POST", boxes, "", `"image"`},
 		{"POST", boxes, "", "{\"image\":\"\xff\\ud800\"}"},
 		{"POST", boxes, "", `{"image":"python","idle_seconds":-1}`},
+		{"POST", boxes, "", `{"image":"python","boot":"cold"}`},
 		{"POST", box + "/extend", "", `{"ttl_seconds":3600}`},
 		{"POST", box + "/touch", "", ""},
 		{"GET", box, "", ""},
@@ -74,7 +76,7 @@ func FuzzRequest(f *testing.F) {
 				t.Fatalf("status %d: no envelope: %s", w.Code, w.Body)
 			}
 		}
-		if spec := world.spec; spec.VCPUs < 0 || spec.VCPUs > 32 || spec.MemMiB < 0 || spec.TTL < 0 || spec.Idle < -time.Second || spec.Idle > 720*time.Hour || len(spec.Tags) > 10 {
+		if spec := world.spec; spec.VCPUs < 0 || spec.VCPUs > 32 || spec.MemMiB < 0 || spec.TTL < 0 || spec.Idle < -time.Second || spec.Idle > 720*time.Hour || spec.Boot != "" && spec.Boot != sandbox.BootCold || len(spec.Tags) > 10 {
 			t.Fatalf("a noun was asked for %+v", spec)
 		}
 		if world.extended < 0 || world.extended > 720*time.Hour {

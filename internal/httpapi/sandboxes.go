@@ -29,6 +29,7 @@ func (s *server) CreateSandbox(ctx context.Context, r gen.CreateSandboxRequestOb
 		MemMiB: value(r.Body.MemMib),
 		TTL:    time.Duration(value(r.Body.TTLSeconds)) * time.Second,
 		Idle:   idle,
+		Boot:   sandbox.Boot(value(r.Body.Boot)),
 	})
 	if err != nil {
 		return nil, err

@@ -283,6 +283,21 @@ func (e SandboxBoot) Valid() bool {
 	}
 }
 
+// Defines values for SandboxCreateBoot.
+const (
+	SandboxCreateBootCold SandboxCreateBoot = "cold"
+)
+
+// Valid indicates whether the value is a known member of the SandboxCreateBoot enum.
+func (e SandboxCreateBoot) Valid() bool {
+	switch e {
+	case SandboxCreateBootCold:
+		return true
+	default:
+		return false
+	}
+}
+
 // Defines values for SandboxReason.
 const (
 	SandboxReasonAgentDied     SandboxReason = "agent_died"
@@ -846,6 +861,15 @@ type SandboxBoot string
 
 // SandboxCreate What to ask for.
 type SandboxCreate struct {
+	// Boot How the microVM is to come up; left out, it is the fastest way that the node has, and the
+	// sandbox's `boot` says which that was. `cold` boots it although it could be restored, which
+	// takes longer: its kernel then lies at an address that no other sandbox shares, while all
+	// that are restored from one template share theirs.
+	//
+	//
+	// Examples: cold
+	Boot *SandboxCreateBoot `json:"boot,omitempty"`
+
 	// IdleSeconds After so many seconds without use the sandbox is deleted, also before its TTL ends; at
 	// least 1, or negative for never. A running execution, a file transfer and `touch` are use;
 	// a program that is left in the background and requests that only look are not. The node
@@ -885,6 +909,14 @@ type SandboxCreate struct {
 	// Examples: 2
 	Vcpus *int `json:"vcpus,omitempty"`
 }
+
+// SandboxCreateBoot How the microVM is to come up; left out, it is the fastest way that the node has, and the
+// sandbox's `boot` says which that was. `cold` boots it although it could be restored, which
+// takes longer: its kernel then lies at an address that no other sandbox shares, while all
+// that are restored from one template share theirs.
+//
+// Examples: cold
+type SandboxCreateBoot string
 
 // SandboxExtend How much longer it is to live.
 type SandboxExtend struct {
