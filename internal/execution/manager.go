@@ -52,6 +52,7 @@ type Manager struct {
 
 	mu   sync.Mutex
 	live map[string]*run // guarded by mu; by execution id, until finished
+	over bool            // guarded by mu; no more executions
 }
 
 // New makes a Manager. Call Recover before the first Start.
@@ -84,18 +85,28 @@ func (m *Manager) Start(ctx context.Context, sandboxID string, spec Spec) (Execu
 	}
 	if err := m.cfg.Store.InsertExecution(ctx, e); err != nil {
 		m.settled(r)
+		m.runs.Done()
 		session.Release()
 		return Execution{}, err
 	}
-	m.runs.Go(func() { r.follow(ctx, session, e.Timeout) })
+	go func() {
+		defer m.runs.Done()
+		r.follow(ctx, session, e.Timeout)
+	}()
 	<-r.started
 	return r.snapshot(), nil
 }
 
-// admit makes the run one of its sandbox's that run.
+// admit makes the run one of its sandbox's that run, and one that Close waits
+// for.
 func (m *Manager) admit(r *run) error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
+	if m.over {
+		e := fault.New(fault.ShuttingDown, "the daemon is stopping; try again in a moment")
+		e.RetryAfter = 5 * time.Second
+		return e
+	}
 	running := 0
 	for _, other := range m.live {
 		if other.sandboxID == r.sandboxID {
@@ -106,6 +117,7 @@ func (m *Manager) admit(r *run) error {
 		return fault.New(fault.NodeAtCapacity, "%d executions run in this sandbox, and no more may at once; wait until one has ended", running)
 	}
 	m.live[r.e.ID] = r
+	m.runs.Add(1)
 	return nil
 }
 
@@ -319,9 +331,14 @@ func (m *Manager) Forget(sandboxIDs []string) error {
 	return errors.Join(all...)
 }
 
-// Close waits for every execution to be settled or left. Sandboxes are ended or
-// left first, so each has something to wait for.
-func (m *Manager) Close() { m.runs.Wait() }
+// Close refuses new executions and waits for every one to be settled or left.
+// Sandboxes are ended or left first, so each has something to wait for.
+func (m *Manager) Close() {
+	m.mu.Lock()
+	m.over = true
+	m.mu.Unlock()
+	m.runs.Wait()
+}
 
 func (m *Manager) run(id string) *run {
 	m.mu.Lock()
