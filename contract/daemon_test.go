@@ -126,7 +126,7 @@ func addImage(t *testing.T, dir string) {
 // fake microVM is a part of its daemon, and cannot be left to the next one.
 func (d *daemon) command(flags ...string) *exec.Cmd {
 	args := []string{
-		"--drain", "--state-dir", d.dir, "--socket", d.socket, "--listen", "127.0.0.1:0", "--log-format", "json",
+		"--config", "", "--drain", "--state-dir", d.dir, "--socket", d.socket, "--listen", "127.0.0.1:0", "--log-format", "json",
 		"--slots", "16", "--vcpus", "32", "--mem-mib", "16384", "--max-mem-mib", "2048", "--max-vcpus", "4",
 	}
 	return exec.Command(filepath.Join(programs, "microvmd"), append(append(args, d.flags...), flags...)...)

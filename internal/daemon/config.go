@@ -8,12 +8,16 @@ import (
 	"regexp"
 	"time"
 
+	"github.com/microvmd/microvm/internal/cgroup"
+	"github.com/microvmd/microvm/internal/firecracker"
+	"github.com/microvmd/microvm/internal/hostnet"
+	"github.com/microvmd/microvm/internal/httpapi"
 	"github.com/microvmd/microvm/internal/sandbox"
 	"github.com/microvmd/microvm/internal/sqlstore"
 )
 
-// Config is everything that a daemon is told. cmd/microvmd fills it from flags
-// and the environment; nothing else is read.
+// Config is everything that a daemon is told. cmd/microvmd fills it from flags,
+// the environment and a file; nothing else is read.
 type Config struct {
 	Instance string // names this daemon's things on the host; a-z 0-9 '-', 1..16
 	StateDir string // absolute; one file system; root's
@@ -25,7 +29,7 @@ type Config struct {
 	NetnsDir   string // where the empty network namespace is pinned
 	UIDBase    int    // slot n's VMM runs as UIDBase+n
 
-	Drain bool // sandboxes end with the daemon, rather than wait for the next start
+	Drain bool // sandboxes end when the daemon is stopped, rather than wait for the next start
 
 	AllowUnsupportedFirecracker bool
 	DebugVMM                    bool // keep what consoles and VMMs print, for errors
@@ -41,9 +45,59 @@ type Config struct {
 
 	Version string
 	Logger  *slog.Logger
+	Notify  string // socket of the service manager (sd_notify(3)); "" is none
+}
+
+// Defaults is the configuration for a host of so many cores and so much
+// memory. A quarter of the memory, at least 512 MiB, is left to the host;
+// vCPUs are overcommitted by four, since most sandboxes wait most of the time.
+func Defaults(cores, memMiB int) Config {
+	give := max(memMiB-max(memMiB/4, 512), sandbox.MinMemMiB+sandbox.VMOverheadMiB)
+	return Config{
+		Instance:     "microvm",
+		StateDir:     "/var/lib/microvm",
+		Socket:       "/run/microvm/microvmd.sock",
+		Listen:       "127.0.0.1:7080",
+		CgroupRoot:   cgroup.DefaultRoot,
+		NetnsDir:     hostnet.DefaultDir,
+		UIDBase:      firecracker.DefaultUIDBase,
+		MaxBodyBytes: httpapi.DefaultMaxBodyBytes,
+		MaxConns:     1024,
+		OutputMiB:    4096,
+		Limits: sandbox.Limits{
+			Slots:       max(1, give/(sandbox.DefaultMemMiB+sandbox.VMOverheadMiB)),
+			VCPUs:       max(4*cores, 8),
+			MemMiB:      give,
+			MaxVCPUs:    min(32, max(cores, 2)),
+			MaxTTL:      24 * time.Hour,
+			ScratchMiB:  2048,
+			Templates:   8,
+			BootsAtOnce: max(2, cores),
+			BootTurn:    15 * time.Second,
+
+			BootTimeout:    3 * time.Minute,
+			StallTimeout:   30 * time.Second,
+			StepTimeout:    30 * time.Second,
+			ReconcileEvery: time.Minute,
+		},
+		AgentTimeout:  time.Minute,
+		KillTimeout:   5 * time.Second,
+		StoppedRetain: time.Hour,
+	}
 }
 
 var instanceForm = regexp.MustCompile(`^[a-z0-9][a-z0-9-]{0,15}$`)
+
+// filled computes what was left to be.
+func (c Config) filled() Config {
+	if c.Limits.MaxMemMiB == 0 {
+		c.Limits.MaxMemMiB = c.Limits.MemMiB - sandbox.VMOverheadMiB
+	}
+	if c.Limits.DiskMiB == 0 { // disks are sparse: nobody fills all of them
+		c.Limits.DiskMiB = c.Limits.Slots * c.Limits.ScratchMiB
+	}
+	return c
+}
 
 // check refuses a configuration that could not work, naming every flag at once.
 func (c Config) check() error {

@@ -48,8 +48,12 @@ func newHost(ctx context.Context, c Config) (*host, error) {
 	}
 	return &host{
 		cgroups: cgroups, vmm: vmm, agents: vmm,
-		close: func() error {
-			return errors.Join(vmm.Close(), network.Remove(context.WithoutCancel(ctx)))
+		close: func(empty bool) error {
+			err := vmm.Close()
+			if empty { // else the namespace has VMMs in it, and the next start wants the same one
+				err = errors.Join(err, network.Remove(context.WithoutCancel(ctx)))
+			}
+			return err
 		},
 	}, nil
 }
