@@ -9,10 +9,12 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"runtime"
+	"slices"
 	"strings"
 	"sync"
 	"syscall"
@@ -84,6 +86,7 @@ func start(t *testing.T, flags ...string) *daemon {
 	}
 	d := &daemon{dir: dir, socket: filepath.Join(dir, "s"), flags: flags}
 	addImage(t, filepath.Join(dir, "images", "python"))
+	d.configure(t, nil)
 	t.Cleanup(func() {
 		if d.running() {
 			if code := d.stop(t); code != 0 {
@@ -122,13 +125,31 @@ func addImage(t *testing.T, dir string) {
 	}
 }
 
-// command is a microvmd on this state directory; later flags win. It drains: a
-// fake microVM is a part of its daemon, and cannot be left to the next one.
-func (d *daemon) command(flags ...string) *exec.Cmd {
-	args := []string{
-		"--config", "", "--drain", "--state-dir", d.dir, "--socket", d.socket, "--listen", "127.0.0.1:0", "--log-format", "json",
-		"--slots", "16", "--vcpus", "32", "--mem-mib", "16384", "--max-mem-mib", "2048", "--max-vcpus", "4",
+// settings are what the configuration file of every daemon has. It drains: a fake
+// microVM is a part of its daemon, and cannot be left to the next one.
+var settings = map[string]string{
+	"drain": "true", "slots": "16", "vcpus": "32", "mem-mib": "16384", "max-mem-mib": "2048", "max-vcpus": "4",
+}
+
+func (d *daemon) config() string { return filepath.Join(d.dir, "microvmd.yaml") }
+
+// configure writes the configuration file: settings, and these before them.
+func (d *daemon) configure(t *testing.T, other map[string]string) {
+	t.Helper()
+	all := maps.Clone(settings)
+	maps.Copy(all, other)
+	var text strings.Builder
+	for _, name := range slices.Sorted(maps.Keys(all)) {
+		fmt.Fprintf(&text, "%s: %s\n", name, all[name])
 	}
+	if err := os.WriteFile(d.config(), []byte(text.String()), 0o600); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// command is a microvmd on this state directory; later flags win.
+func (d *daemon) command(flags ...string) *exec.Cmd {
+	args := []string{"--config", d.config(), "--state-dir", d.dir, "--socket", d.socket, "--listen", "127.0.0.1:0", "--log-format", "json"}
 	return exec.Command(filepath.Join(programs, "microvmd"), append(append(args, d.flags...), flags...)...)
 }
 

@@ -5,9 +5,12 @@ package daemon
 import (
 	"context"
 	"fmt"
+	"net/http"
 	"os"
 	"path/filepath"
+	"time"
 
+	"github.com/microvmd/microvm/internal/sandbox"
 	"github.com/microvmd/microvm/internal/testkit"
 )
 
@@ -23,9 +26,22 @@ func newHost(_ context.Context, c Config) (*host, error) {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return nil, fmt.Errorf("make fake host: %w", err)
 	}
-	fake := testkit.NewHost(testkit.GuestAgent(dir))
+	fake := testkit.NewHost(held(filepath.Join(c.StateDir, "hold"), testkit.GuestAgent(dir)))
 	return &host{
 		cgroups: fake.Cgroups(), vmm: fake.VMM(), agents: fake.Agents(),
 		close: func(bool) error { return nil },
 	}, nil
+}
+
+// held boots nothing while there is a file of this name: tests look at what has
+// begun.
+func held(name string, boot testkit.AgentFactory) testkit.AgentFactory {
+	return func(plan sandbox.Plan) (http.RoundTripper, func(), error) {
+		for {
+			if _, err := os.Stat(name); err != nil {
+				return boot(plan)
+			}
+			time.Sleep(time.Millisecond)
+		}
+	}
 }
