@@ -2,6 +2,7 @@ package bench
 
 import (
 	"bufio"
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -12,6 +13,8 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"golang.org/x/sys/unix"
 )
 
 // fakeCgroups remembers which cgroups there are.
@@ -134,6 +137,35 @@ func TestCopySparseKeepsHoles(t *testing.T) {
 	}
 	if info, err := os.Stat(to); err != nil || info.Mode().Perm() != 0o600 {
 		t.Errorf("%v, %v", info.Mode(), err)
+	}
+}
+
+func TestCopyWithoutZeros(t *testing.T) {
+	for name, size := range map[string]int{"whole blocks": 4 * zeroBlock, "a last part": 4*zeroBlock + 100, "nothing": 0} {
+		t.Run(name, func(t *testing.T) {
+			dir := t.TempDir()
+			from, to := filepath.Join(dir, "from"), filepath.Join(dir, "to")
+			data := make([]byte, size)
+			if size > 0 {
+				data[0], data[2*zeroBlock+7] = 1, 2
+			}
+			if err := os.WriteFile(from, data, 0o600); err != nil {
+				t.Fatal(err)
+			}
+			if err := copyWithoutZeros(from, to); err != nil {
+				t.Fatal(err)
+			}
+			if got, err := os.ReadFile(to); err != nil || !bytes.Equal(got, data) {
+				t.Errorf("the copy is another file of %d bytes, %v", len(got), err)
+			}
+			var stat unix.Stat_t
+			if err := unix.Stat(to, &stat); err != nil || stat.Mode&0o777 != 0o444 || stat.Blocks*512 > 2*zeroBlock {
+				t.Errorf("mode %o, %d bytes on the disk, %v", stat.Mode, stat.Blocks*512, err)
+			}
+			if err := copyWithoutZeros(from, to); err == nil {
+				t.Error("it wrote over a file that is there")
+			}
+		})
 	}
 }
 

@@ -54,9 +54,6 @@ func TestSummarize(t *testing.T) {
 // fake is a figure whose sides take what the test says, and a diary of calls.
 func fake(diary *[]string, subject, floor func() (time.Duration, error)) figure {
 	side := func(name string, do func() (time.Duration, error)) sample {
-		if do == nil {
-			return nil
-		}
 		return func(context.Context) (time.Duration, error) {
 			*diary = append(*diary, name)
 			return do()
@@ -90,16 +87,8 @@ func TestMeasureTakesTurns(t *testing.T) {
 	if len(got.Measured.Samples) != 2 || len(got.Floor.Samples) != 2 {
 		t.Error("the round to warm up was counted")
 	}
-	if *got.Ratio != 1.5 || !*got.GoalMet {
-		t.Errorf("ratio %v, met %v", *got.Ratio, *got.GoalMet)
-	}
-}
-
-func TestMeasureFloorAlone(t *testing.T) {
-	var diary []string
-	got, err := fake(&diary, nil, always(20)).measure(t.Context(), 3, io.Discard)
-	if err != nil || got.Measured != nil || got.Ratio != nil || got.GoalMet != nil || len(got.Floor.Samples) != 3 {
-		t.Errorf("%+v, %v", got, err)
+	if got.Ratio != 1.5 || !got.GoalMet {
+		t.Errorf("ratio %v, met %v", got.Ratio, got.GoalMet)
 	}
 }
 
@@ -173,14 +162,8 @@ func report(t *testing.T) Report {
 	if err != nil {
 		t.Fatal(err)
 	}
-	alone := fake(&none, nil, always(250))
-	alone.subject, alone.goal = "", 0
-	floor, err := alone.measure(t.Context(), 1, io.Discard)
-	if err != nil {
-		t.Fatal(err)
-	}
 	return Report{
-		Object: "benchmark", Rounds: 1, Figures: []Result{both, slow, floor},
+		Object: "benchmark", Rounds: 1, Figures: []Result{both, slow},
 		Host: Host{Kernel: "6.1", Arch: "amd64", CPUs: 2, KVM: "emulated", Firecracker: "1.17.0", VCPUs: 1, MemMiB: 256, Image: "python"},
 	}
 }
@@ -191,11 +174,9 @@ func TestTable(t *testing.T) {
 FIGURE  MEDIAN  P95     FLOOR     FLOOR P95  RATIO  GOAL
 fake    1.30 s  1.30 s  1.00 s    1.00 s     1.30x  <= 1.50x, met
 fake    160 ms  160 ms  80.00 ms  80.00 ms   2.00x  <= 1.50x, MISSED
-fake    -       -       250 ms    250 ms     -      -
 
 fake: ours. Floor: bare.
 fake: ours. Floor: bare.
-fake: bare. There is nothing to set beside this floor yet.
 
 This host's KVM is not hardware: only the ratios mean something.
 `
@@ -204,12 +185,12 @@ This host's KVM is not hardware: only the ratios mean something.
 	}
 }
 
-func TestJSONNamesWhatIsMissing(t *testing.T) {
-	data, err := json.Marshal(report(t).Figures[2])
+func TestJSON(t *testing.T) {
+	data, err := json.Marshal(report(t).Figures[1])
 	if err != nil {
 		t.Fatal(err)
 	}
-	const want = `{"name":"fake","title":"fake","measured_is":"","floor_is":"bare","measured":null,"floor":{"median_ms":250,"p95_ms":250,"samples_ms":[250]},"ratio":null,"goal":null,"goal_met":null}`
+	const want = `{"name":"fake","title":"fake","measured_is":"ours","floor_is":"bare","measured":{"median_ms":160,"p95_ms":160,"samples_ms":[160]},"floor":{"median_ms":80,"p95_ms":80,"samples_ms":[80]},"ratio":2,"goal":1.5,"goal_met":false}`
 	if string(data) != want {
 		t.Errorf("got  %s\nwant %s", data, want)
 	}

@@ -18,6 +18,9 @@ const (
 	floorProgram = "/tmp/microvm-bench-floor" // in the guest
 	floorWait    = time.Minute                // for the loop in the guest to listen, on an emulated host
 	floorAnswer  = 30 * time.Second           // for one byte of it
+
+	templateWait  = 10 * time.Minute // for the daemon's template, on an emulated host
+	templateEvery = 5 * time.Second  // between two creates that look for it
 )
 
 // FloorArgs make this program run GuestFloor; cmd/microvm reads them.
@@ -28,39 +31,80 @@ func (r *run) figures() []figure {
 	return []figure{
 		{
 			name: "exec", title: "exec round trip", goal: 1.3, each: execEach, inside: true,
-			subject: "an execution of true, started and waited for through the SDK",
+			subject: "an execution of true through the SDK's Run: one POST that waits for the end",
 			floor:   "one byte over vsock to a loop in the same guest that starts true, waits for it, and answers",
 			open:    r.openExec,
 		},
 		{
 			name: "cold-create", title: "cold create", goal: 1.15, each: 1,
-			subject: "POST /v1/sandboxes over the daemon's socket until it answers with a running sandbox",
+			subject: "POST /v1/sandboxes with boot: cold over the daemon's socket until it answers with a running sandbox",
 			floor:   "bare jailer and Firecracker with the same kernel, initrd, drives, limits and boot line: spawn to the agent's hello",
-			open:    r.openBoot,
+			open:    r.openCold,
 		},
 		{
-			name: "bare-restore", title: "bare restore", each: 1,
-			floor: "bare jailer, /snapshot/load, first echo that returns",
-			open:  r.openRestore,
+			name: "snapshot-create", title: "snapshot create", goal: 1.25, each: 1,
+			subject: "POST /v1/sandboxes over the daemon's socket until it answers with a running sandbox, restored from a template",
+			floor:   "bare jailer and Firecracker with a snapshot of the same make: spawn, /snapshot/load, first echo that returns",
+			open:    r.openSnapshot,
 		},
 	}
 }
 
-func (r *run) openBoot(context.Context, *undo) (subject, floor sample, err error) {
-	return r.coldCreate, r.bares.bootFloor, nil
+func (r *run) openCold(context.Context, *undo) (subject, floor sample, err error) {
+	return func(ctx context.Context) (time.Duration, error) { return r.timeCreate(ctx, microvm.SandboxBootCold) }, r.bares.bootFloor, nil
 }
 
-func (r *run) coldCreate(ctx context.Context) (time.Duration, error) {
+// timeCreate is one create, whole, of a sandbox that must come up in this way.
+func (r *run) timeCreate(ctx context.Context, boot microvm.SandboxBoot) (time.Duration, error) {
 	began := time.Now()
-	sb, err := r.create(ctx)
+	sb, err := r.create(ctx, boot == microvm.SandboxBootCold)
 	took := time.Since(began)
 	if err != nil {
 		return 0, err
 	}
-	return took, r.remove(ctx, sb.ID)
+	if err := r.remove(ctx, sb.ID); err != nil {
+		return 0, err
+	}
+	if got := bootOf(sb); got != boot {
+		return 0, fmt.Errorf("a sandbox came up by %q, want %q", got, boot)
+	}
+	return took, nil
 }
 
-func (r *run) openRestore(ctx context.Context, back *undo) (subject, floor sample, err error) {
+func bootOf(sb *microvm.Sandbox) (boot microvm.SandboxBoot) {
+	if sb.Boot != nil {
+		boot = *sb.Boot
+	}
+	return boot
+}
+
+// awaitTemplate creates sandboxes until one is restored: the first that boots
+// makes the daemon make a template in the background, and nothing else tells
+// when that is there.
+func (r *run) awaitTemplate(ctx context.Context) error {
+	ctx, cancel := context.WithTimeoutCause(ctx, templateWait, fmt.Errorf("no create was restored within %s: does the daemon make templates (--templates)?", templateWait))
+	defer cancel()
+	for {
+		sb, err := r.create(ctx, false)
+		if err == nil {
+			err = r.remove(ctx, sb.ID)
+		}
+		if err != nil || bootOf(sb) == microvm.SandboxBootSnapshot {
+			return interrupted(ctx, err)
+		}
+		say(r.Progress, "snapshot create: the node has no template yet\n")
+		select {
+		case <-time.After(templateEvery): // a boot beside it makes the template late
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		}
+	}
+}
+
+func (r *run) openSnapshot(ctx context.Context, back *undo) (subject, floor sample, err error) {
+	if err := r.awaitTemplate(ctx); err != nil {
+		return nil, nil, fmt.Errorf("wait for template: %w", err)
+	}
 	dir := filepath.Join(r.StateDir, folder, "snapshot")
 	if err := os.Mkdir(dir, 0o700); err != nil {
 		return nil, nil, err
@@ -70,7 +114,11 @@ func (r *run) openRestore(ctx context.Context, back *undo) (subject, floor sampl
 	if err != nil {
 		return nil, nil, fmt.Errorf("take snapshot: %w", err)
 	}
-	return nil, func(ctx context.Context) (time.Duration, error) { return r.bares.restoreFloor(ctx, s) }, nil
+	subject = func(ctx context.Context) (time.Duration, error) {
+		return r.timeCreate(ctx, microvm.SandboxBootSnapshot)
+	}
+	floor = func(ctx context.Context) (time.Duration, error) { return r.bares.restoreFloor(ctx, s) }
+	return subject, floor, nil
 }
 
 // openExec starts the loop in the sandbox that was read, and connects to it.

@@ -15,13 +15,12 @@ type sample func(context.Context) (time.Duration, error)
 // figure is what is measured and how.
 type figure struct {
 	name, title string
-	subject     string // what is measured; "" for a floor that stands alone so far
+	subject     string // what is measured
 	floor       string // what the floor is
 	goal        float64
 	each        int  // samples in one round: more where one is short
 	inside      bool // it runs in the sandbox that was read; such figures come first
 	// open makes what the samples need and leaves the way back on the stack.
-	// subject is nil for a floor that stands alone.
 	open func(context.Context, *undo) (subject, floor sample, err error)
 }
 
@@ -56,12 +55,7 @@ func (f figure) measure(ctx context.Context, rounds int, progress io.Writer) (re
 	}
 	for round := range rounds + 1 {
 		var ourRound, bareRound []time.Duration
-		ourTurn := func() error {
-			if subject == nil {
-				return nil
-			}
-			return take("measured", subject, &ourRound)
-		}
+		ourTurn := func() error { return take("measured", subject, &ourRound) }
 		bareTurn := func() error { return take("floor", floor, &bareRound) }
 		turns := []func() error{ourTurn, bareTurn}
 		if round%2 == 1 {
@@ -83,23 +77,12 @@ func (f figure) measure(ctx context.Context, rounds int, progress io.Writer) (re
 }
 
 func (f figure) result(ours, bare []time.Duration) Result {
-	r := Result{Name: f.name, Title: f.title, Subject: f.subject, FloorIs: f.floor, Floor: Summarize(bare)}
-	if f.goal > 0 {
-		r.Goal = &f.goal
+	r := Result{
+		Name: f.name, Title: f.title, Subject: f.subject, FloorIs: f.floor,
+		Measured: Summarize(ours), Floor: Summarize(bare), Goal: f.goal,
 	}
-	if len(ours) == 0 {
-		return r
-	}
-	measured := Summarize(ours)
-	r.Measured = &measured
-	if r.Floor.Median > 0 {
-		ratio := measured.Median / r.Floor.Median
-		r.Ratio = &ratio
-		if r.Goal != nil {
-			met := ratio <= f.goal
-			r.GoalMet = &met
-		}
-	}
+	r.Ratio = r.Measured.Median / r.Floor.Median
+	r.GoalMet = r.Ratio <= f.goal
 	return r
 }
 

@@ -8,15 +8,15 @@ import (
 
 // Result is one figure beside its floor. Ratio is of the medians.
 type Result struct {
-	Name     string   `json:"name"`
-	Title    string   `json:"title"`
-	Subject  string   `json:"measured_is"` // "" for a floor that stands alone so far
-	FloorIs  string   `json:"floor_is"`
-	Measured *Stats   `json:"measured"` // null for a floor that stands alone so far
-	Floor    Stats    `json:"floor"`
-	Ratio    *float64 `json:"ratio"` // null without both sides
-	Goal     *float64 `json:"goal"`  // the greatest ratio that is wanted; null where there is none
-	GoalMet  *bool    `json:"goal_met"`
+	Name     string  `json:"name"`
+	Title    string  `json:"title"`
+	Subject  string  `json:"measured_is"`
+	FloorIs  string  `json:"floor_is"`
+	Measured Stats   `json:"measured"`
+	Floor    Stats   `json:"floor"`
+	Ratio    float64 `json:"ratio"`
+	Goal     float64 `json:"goal"` // the greatest ratio that is wanted
+	GoalMet  bool    `json:"goal_met"`
 }
 
 // Host is where the figures come from.
@@ -48,28 +48,13 @@ func (r Report) Table() string {
 	table := tabwriter.NewWriter(&b, 0, 4, 2, ' ', 0)
 	say(table, "FIGURE\tMEDIAN\tP95\tFLOOR\tFLOOR P95\tRATIO\tGOAL\n")
 	for _, f := range r.Figures {
-		median, p95, ratio, goal := "-", "-", "-", "-"
-		if f.Measured != nil {
-			median, p95 = millis(f.Measured.Median), millis(f.Measured.P95)
-		}
-		if f.Ratio != nil {
-			ratio = fmt.Sprintf("%.2fx", *f.Ratio)
-		}
-		if f.Goal != nil {
-			goal = fmt.Sprintf("<= %.2fx", *f.Goal)
-		}
-		if f.GoalMet != nil {
-			goal += map[bool]string{true: ", met", false: ", MISSED"}[*f.GoalMet]
-		}
-		say(table, "%s\t%s\t%s\t%s\t%s\t%s\t%s\n", f.Title, median, p95, millis(f.Floor.Median), millis(f.Floor.P95), ratio, goal)
+		verdict := map[bool]string{true: "met", false: "MISSED"}[f.GoalMet]
+		say(table, "%s\t%s\t%s\t%s\t%s\t%.2fx\t<= %.2fx, %s\n", f.Title, millis(f.Measured.Median), millis(f.Measured.P95),
+			millis(f.Floor.Median), millis(f.Floor.P95), f.Ratio, f.Goal, verdict)
 	}
 	_ = table.Flush() // a strings.Builder takes everything
 	b.WriteString("\n")
 	for _, f := range r.Figures {
-		if f.Subject == "" {
-			fmt.Fprintf(&b, "%s: %s. There is nothing to set beside this floor yet.\n", f.Title, f.FloorIs)
-			continue
-		}
 		fmt.Fprintf(&b, "%s: %s. Floor: %s.\n", f.Title, f.Subject, f.FloorIs)
 	}
 	if r.Host.KVM != "hardware" {

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"net"
 	"net/http"
-	"os"
 	"path/filepath"
 	"time"
 
@@ -17,9 +16,11 @@ const echoTry = 2 * time.Second // silence is one form of failure: then a new co
 
 // snapshot is of a bare VM that said hello and did nothing else. Its files are
 // root's and read-only: no VMM can change what the next one starts from.
-type snapshot struct{ state, memory, scratch string }
+type snapshot struct{ state, memory string }
 
-// takeSnapshot boots a bare VM, takes its snapshot and moves that into dir.
+// takeSnapshot boots a bare VM, takes its snapshot and puts that into dir, as
+// the daemon keeps a template: the memory without its zeros, all of it on the
+// disk. Its scratch disk is the blank one, which nothing has mounted.
 func (b *bares) takeSnapshot(ctx context.Context, dir string) (s snapshot, err error) {
 	vm, err := b.prepare(b.bootFiles(), b.shape.scratch)
 	if err != nil {
@@ -39,13 +40,9 @@ func (b *bares) takeSnapshot(ctx context.Context, dir string) (s snapshot, err e
 	if err := b.end(vm); err != nil { // from here on nobody writes the files
 		return snapshot{}, err
 	}
-	s = snapshot{state: filepath.Join(dir, "state"), memory: filepath.Join(dir, "memory"), scratch: filepath.Join(dir, "scratch")}
-	for _, to := range []string{s.state, s.memory, s.scratch} {
-		err := os.Rename(filepath.Join(vm.root, filepath.Base(to)), to)
-		if err == nil {
-			err = errors.Join(os.Chown(to, 0, 0), os.Chmod(to, 0o444))
-		}
-		if err != nil {
+	s = snapshot{state: filepath.Join(dir, "state"), memory: filepath.Join(dir, "memory")}
+	for _, to := range []string{s.state, s.memory} {
+		if err := copyWithoutZeros(filepath.Join(vm.root, filepath.Base(to)), to); err != nil {
 			return snapshot{}, fmt.Errorf("keep snapshot: %w", err)
 		}
 	}
@@ -55,7 +52,7 @@ func (b *bares) takeSnapshot(ctx context.Context, dir string) (s snapshot, err e
 // restoreFloor is one bare restore: from before the jailer is started until the
 // first echo came back.
 func (b *bares) restoreFloor(ctx context.Context, s snapshot) (took time.Duration, err error) {
-	vm, err := b.prepare(map[string]string{"image": b.shape.image, "state": s.state, "memory": s.memory}, s.scratch)
+	vm, err := b.prepare(map[string]string{"image": b.shape.image, "state": s.state, "memory": s.memory}, b.shape.scratch)
 	if err != nil {
 		return 0, err
 	}
