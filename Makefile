@@ -38,6 +38,7 @@ check: ## format, lint, generated code, import rules, cross-build for arm64
 test-unit: ## tests of each package; as root, on any Linux
 	go test -count=1 -skip '^TestPostgres' $(UNIT)
 	cd sdk/go && go test -count=1 ./...
+	go test -count=1 ./e2e/soak
 
 .PHONY: test-postgres
 test-postgres: ## the store on Debian's PostgreSQL, which the tests start; as root
