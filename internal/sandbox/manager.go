@@ -50,7 +50,7 @@ type Manager struct {
 	running sync.WaitGroup
 
 	mu      sync.Mutex
-	owners  map[string]*owner // guarded by mu; by sandbox id, until torn down or left
+	owners  map[string]*owner // guarded by mu; by sandbox id, until torn down
 	others  map[string]bool   // guarded by mu; host names of what is being made into a template or reaped
 	closing bool              // guarded by mu
 }

@@ -256,7 +256,8 @@ func (o *owner) followClock() {
 	}
 }
 
-// leave ends what this daemon does for the sandbox, and nothing else.
+// leave ends what this daemon does for the sandbox, and nothing else. The owner
+// stays the one to ask: no answer of this daemon is about a sandbox without one.
 func (o *owner) leave(vm *microVM) {
 	o.cancel(ErrLeft)
 	if o.life != nil {
@@ -264,7 +265,6 @@ func (o *owner) leave(vm *microVM) {
 	}
 	o.m.cfg.Agents.Release(o.plan.Host)
 	vm.watch.Wait()
-	o.m.forget(o)
 	close(o.left)
 }
 
@@ -347,7 +347,11 @@ func (o *owner) waitReady(ctx context.Context) (Sandbox, error) {
 	select {
 	case <-o.ready:
 	case <-o.left:
-		return Sandbox{}, shuttingDown()
+		select {
+		case <-o.ready: // it was there before it was left
+		default:
+			return Sandbox{}, shuttingDown()
+		}
 	case <-ctx.Done():
 		return Sandbox{}, ctx.Err()
 	}
