@@ -307,10 +307,11 @@ func down(ctx context.Context, out, errs io.Writer) error {
 		return nil
 	}
 	if exec.CommandContext(ctx, "systemctl", "is-active", "--quiet", "microvmd.service").Run() == nil {
-		if err := exec.CommandContext(ctx, "systemctl", "stop", "microvmd.service").Run(); err != nil {
+		// The second unit holds the sandboxes, which would go on without the daemon.
+		if err := exec.CommandContext(ctx, "systemctl", "stop", "microvmd.service", "microvm-sandboxes.service").Run(); err != nil {
 			return hint(fmt.Errorf("down: stop microvmd: %w", err), "repeat with sudo")
 		}
-		say(out, "%s\n", "microvmd is stopped.")
+		say(out, "%s\n", "microvmd and its sandboxes are stopped.")
 		return nil
 	}
 	say(out, "%s\n", "Nothing runs.")
