@@ -269,7 +269,7 @@ func (m *Manager) resume(ctx context.Context, e Execution) {
 		}
 		if fault.Is(err, fault.SandboxNotRunning) {
 			sb, _ := m.cfg.Sandboxes.Get(ctx, e.Sandbox)
-			r.finish(closed, *end(func(e *Execution) { e.Status, e.Reason = Vanished, vanishReasons[sb.Reason] }))
+			r.finish(ctx, closed, *end(func(e *Execution) { e.Status, e.Reason = Vanished, vanishReasons[sb.Reason] }))
 		}
 		r.close()
 	})

@@ -107,7 +107,7 @@ func (r *run) follow(ctx context.Context, session *sandbox.Session, left time.Du
 		r.close()
 		return
 	}
-	r.finish(session.Done(), *end)
+	r.finish(ctx, session.Done(), *end)
 	r.close()
 	r.forget(ctx)
 }
@@ -374,7 +374,7 @@ func end(change ending) *ending { return &change }
 // finish stores the end, then shows it: what a caller has seen survives a
 // crash. It tries until the store takes it or done is closed, which a sandbox
 // that is gone or left does; then the next start of the daemon settles the row.
-func (r *run) finish(done <-chan struct{}, change ending) {
+func (r *run) finish(ctx context.Context, done <-chan struct{}, change ending) {
 	e := r.snapshot()
 	change(&e)
 	e.Finished = time.Now()
@@ -384,7 +384,7 @@ func (r *run) finish(done <-chan struct{}, change ending) {
 		r.e = e
 	}()
 	for wait := retryPause; ; wait = min(2*wait, time.Second) {
-		err := r.m.cfg.Store.FinishExecution(context.Background(), e)
+		err := r.m.cfg.Store.FinishExecution(context.WithoutCancel(ctx), e)
 		if err == nil || errors.Is(err, ErrAlreadyFinished) {
 			break
 		}

@@ -98,7 +98,7 @@ func (m *Manager) Reload(next Limits) error {
 	}
 	m.bounds.Store(&next)
 	m.admission.reload(next)
-	m.templates.trim()
+	m.templates.trim(m.ctx)
 	return nil
 }
 
@@ -339,7 +339,7 @@ func (m *Manager) Extend(ctx context.Context, id string, ttl time.Duration) (San
 	if err != nil {
 		return Sandbox{}, err
 	}
-	return o.ask(ctx, func() (Sandbox, error) { return o.extend(ttl) })
+	return o.ask(ctx, func() (Sandbox, error) { return o.extend(ttl) }) //nolint:contextcheck // the owner has its own
 }
 
 // Touch uses a sandbox for a moment, so that its idle time begins anew.
@@ -380,9 +380,9 @@ func (m *Manager) Close(ctx context.Context, drain bool) error {
 	}
 }
 
-// store changes a row, in StepTimeout and in nobody's context.
-func (m *Manager) store(sb Sandbox) error {
-	ctx, cancel := context.WithTimeout(context.Background(), m.limits().StepTimeout)
+// store changes a row, in StepTimeout, whatever becomes of ctx.
+func (m *Manager) store(ctx context.Context, sb Sandbox) error {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), m.limits().StepTimeout)
 	defer cancel()
 	return m.cfg.Store.UpdateSandbox(ctx, sb)
 }

@@ -313,7 +313,7 @@ func (o *owner) close(stored error) {
 		case <-o.m.ending:
 			return
 		}
-		stored = o.m.store(o.final)
+		stored = o.m.store(o.ctx, o.final)
 		if fault.Is(stored, fault.SandboxNotRunning) || fault.Is(stored, fault.SandboxNotFound) {
 			return // the refused write had happened, or the row was forgotten
 		}
@@ -328,7 +328,7 @@ func (o *owner) save(next Sandbox) error {
 			return err
 		}
 	}
-	if err := o.m.store(next); err != nil {
+	if err := o.m.store(o.ctx, next); err != nil {
 		return err
 	}
 	o.sb = next

@@ -31,7 +31,7 @@ func (m *Manager) Recover(ctx context.Context) error {
 	for _, sb := range live {
 		if place := hosts[ident.Host(sb.ID)]; sb.State == Running && sb.HostBoot == m.cfg.HostBoot && place.whole() {
 			m.adopt(ctx, sb)
-		} else if err := m.settle(sb, ReasonHostRestarted); err != nil {
+		} else if err := m.settle(ctx, sb, ReasonHostRestarted); err != nil {
 			return fmt.Errorf("recover: %w", err)
 		}
 	}
@@ -82,9 +82,9 @@ func (m *Manager) adopt(ctx context.Context, sb Sandbox) {
 }
 
 // settle stops a row that has no microVM.
-func (m *Manager) settle(sb Sandbox, reason Reason) error {
+func (m *Manager) settle(ctx context.Context, sb Sandbox, reason Reason) error {
 	sb.State, sb.StopReason, sb.Reason, sb.Stopped = Stopped, stopReasons[reason], reason, time.Now()
-	err := m.store(sb)
+	err := m.store(ctx, sb)
 	if fault.Is(err, fault.SandboxNotRunning) || fault.Is(err, fault.SandboxNotFound) {
 		return nil // it ended by itself meanwhile
 	}
@@ -146,7 +146,7 @@ func (m *Manager) compare(ctx context.Context) error {
 	for _, sb := range live {
 		o := m.owner(sb.ID)
 		if o == nil {
-			all = append(all, m.settle(sb, ReasonHostRestarted))
+			all = append(all, m.settle(ctx, sb, ReasonHostRestarted))
 			continue
 		}
 		select {
@@ -195,7 +195,7 @@ func (m *Manager) reapUnowned(ctx context.Context, hosts map[string]place) {
 		held := m.holdSlotOf(ctx, host)
 		log := m.cfg.Logger.With("host", host)
 		vm := newMicroVM(m.ctx, m, Plan{Host: host}, log) //nolint:contextcheck // it outlives the call
-		go func() {
+		go func() { //nolint:contextcheck // the same
 			defer m.disclaim(host)
 			if vm.remove() {
 				held.release()

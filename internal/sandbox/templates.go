@@ -63,7 +63,7 @@ func (t *templates) load(ctx context.Context) error {
 		t.ready[name] = time.Now()
 	}
 	t.mu.Unlock()
-	t.trim()
+	t.trim(ctx)
 	return nil
 }
 
@@ -102,7 +102,7 @@ func (t *templates) failed(name string, why error) {
 	again := f.until
 	t.mu.Unlock()
 	t.m.cfg.Logger.Error("template failed", "template", name, "error", why, "not_again_before", again)
-	t.drop(name)
+	t.drop(t.m.ctx, name)
 }
 
 // want has the template of a plan made, if it is missing and may be.
@@ -136,7 +136,7 @@ func (t *templates) want(plan Plan) {
 		switch {
 		case err == nil:
 			t.m.cfg.Logger.Info("template made", "template", name, "image", plan.Image.ID, "vcpus", plan.VCPUs, "mem_mib", plan.MemMiB)
-			t.trim()
+			t.trim(t.m.ctx)
 		case fault.Is(err, fault.NodeAtCapacity) || t.m.ctx.Err() != nil || errors.Is(err, ErrLeft) || errors.Is(err, errYielded):
 			t.m.cfg.Logger.Info("template not made now", "template", name, "why", err)
 		default:
@@ -205,7 +205,7 @@ func (v *microVM) kept(name string) error {
 }
 
 // trim drops the least recently used templates of too many.
-func (t *templates) trim() {
+func (t *templates) trim(ctx context.Context) {
 	t.mu.Lock()
 	names := make([]string, 0, len(t.ready))
 	for name := range t.ready {
@@ -218,12 +218,12 @@ func (t *templates) trim() {
 	}
 	t.mu.Unlock()
 	for _, name := range gone {
-		t.drop(name)
+		t.drop(ctx, name)
 	}
 }
 
-func (t *templates) drop(name string) {
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(t.m.ctx), t.m.limits().StepTimeout)
+func (t *templates) drop(ctx context.Context, name string) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), t.m.limits().StepTimeout)
 	defer cancel()
 	if err := t.m.cfg.VMM.DropTemplate(ctx, name); err != nil {
 		t.m.cfg.Logger.Error("cannot drop template", "template", name, "error", err)

@@ -32,7 +32,7 @@ func HandlerAgent(handler http.Handler) AgentFactory {
 func ConfiguredAgent() AgentFactory {
 	mux := http.NewServeMux()
 	mux.HandleFunc(guestwire.RouteEcho, func(w http.ResponseWriter, r *http.Request) {
-		_, _ = w.Write([]byte(r.URL.Query().Get("text")))
+		_, _ = w.Write([]byte(r.URL.Query().Get("text"))) //nolint:gosec // no browser reads it
 	})
 	mux.HandleFunc(guestwire.RouteConfigure, func(w http.ResponseWriter, r *http.Request) {
 		var in guestwire.Configure
