@@ -1,12 +1,12 @@
 #!/usr/bin/env bash
-# Runs the e2e suites (or the benchmarks) on a host with KVM: this machine where
-# its KVM is hardware, else the emulated host. Everything the suites need is
-# brought up first, through the same command that a new user types.
-# usage: run.sh [bench [ARG...]]
+# Runs the e2e suites (or a long soak, or the benchmarks) on a host with KVM: this
+# machine where its KVM is hardware, else the emulated host. Everything the suites
+# need is brought up first, through the same command that a new user types.
+# usage: run.sh [soak | bench [ARG...]]
 set -euo pipefail
 cd "$(dirname "$0")/.."
 export CGO_ENABLED=0 # a test binary is also a VMM in a jail, where no library is
-suites=(lifecycle)
+suites=(lifecycle restart soak)
 # What is proved below the daemon: jails, hostile VMMs, cgroups, the namespace, and that the fake VMM is as strict as the
 # real one.
 adapters=(cgroup hostnet firecracker)
@@ -17,12 +17,15 @@ tests_of() {
   grep -l '^//go:build kvm' "internal/$1"/*_test.go | xargs sed -n 's/^func \(Test[A-Z][A-Za-z0-9]*\)(t .*/\1/p' | paste -sd'|' | sed 's/.*/^(&)$/'
 }
 
+# folder_of SUITE: where its package is; e2e/soak itself needs no host.
+folder_of() { if [[ $1 = soak ]]; then echo ./e2e/soak/real; else echo "./e2e/$1"; fi; }
+
 say() { printf -- '-- %s\n' "$*"; }
 
 say 'programs of the tests'
 go build -trimpath -o bin/census ./e2e/census
 for suite in "${suites[@]}"; do
-  go test -c -trimpath -o "bin/e2e-$suite" "./e2e/$suite"
+  go test -c -trimpath -o "bin/e2e-$suite" "$(folder_of "$suite")"
 done
 for adapter in "${adapters[@]}"; do
   go test -c -trimpath -tags kvm -o "bin/kvm-$adapter" "./internal/$adapter"
@@ -52,8 +55,18 @@ on() {
   grep -q '^--- PASS' "bin/$name.log" || { echo "$name ran no test" >&2; exit 1; }
   table+=("$(printf '%-16s %5d s' "$name" $((SECONDS - began)))")
 }
+# A soak is repeated by its seed, which it prints.
+settings=()
+for name in MICROVM_SOAK_SEED MICROVM_SOAK_OPERATIONS MICROVM_SOAK_KILLS; do
+  if [[ -v $name ]]; then settings+=("$name=${!name}"); fi
+done
+if [[ ${1:-} = soak ]]; then
+  on e2e-soak . MICROVM_SOAK_OPERATIONS=500 MICROVM_SOAK_KILLS=70 "${settings[@]}"
+  printf '%s\n' "${table[@]}"
+  exit
+fi
 for suite in "${suites[@]}"; do
-  on "e2e-$suite" .
+  on "e2e-$suite" . "${settings[@]}"
 done
 # The adapters' tests get what they need in one directory, by hard links: it must be the file system of the jails.
 on_host sh -ec 'cd /var/lib/microvm; rm -rf e2e/adapters; mkdir -p e2e/adapters/files e2e/adapters/state

@@ -43,6 +43,7 @@ type Daemon struct {
 	Client   *microvm.Client
 	LogPath  string
 
+	flags  []string
 	cmd    *exec.Cmd
 	exited chan struct{} // closed when cmd has been waited for
 }
@@ -73,8 +74,8 @@ func checkHost() error {
 }
 
 // Start makes a state directory of its own that shares the installed files by
-// hard links, starts a daemon there, and stops it when the test ends. After
-// that nothing of it may be left.
+// hard links, starts a daemon there, and ends it with its sandboxes when the test
+// ends. After that nothing of it may be left.
 func Start(t testing.TB, instance string, flags ...string) *Daemon {
 	t.Helper()
 	d := &Daemon{
@@ -83,8 +84,10 @@ func Start(t testing.TB, instance string, flags ...string) *Daemon {
 		Socket:   filepath.Join("/run/microvm-e2e", instance+".sock"),
 		LogPath:  filepath.Join(os.TempDir(), "microvmd-"+instance+".log"),
 	}
-	if err := os.RemoveAll(d.StateDir); err != nil {
-		t.Fatal(err)
+	for _, path := range []string{d.StateDir, d.LogPath} {
+		if err := os.RemoveAll(path); err != nil {
+			t.Fatal(err)
+		}
 	}
 	for _, dir := range []string{"bin", "kernel", "guest", "images"} {
 		if err := link(filepath.Join(Installed, dir), filepath.Join(d.StateDir, dir)); err != nil {
@@ -94,7 +97,7 @@ func Start(t testing.TB, instance string, flags ...string) *Daemon {
 	before := d.census(t, "take")
 	d.Run(t, flags...)
 	t.Cleanup(func() {
-		d.Stop(t)
+		d.end(t)
 		d.compare(t, before)
 		if t.Failed() {
 			log, _ := os.ReadFile(d.LogPath)
@@ -105,70 +108,115 @@ func Start(t testing.TB, instance string, flags ...string) *Daemon {
 	return d
 }
 
-// Run starts the daemon and waits until it answers.
+// Run starts the daemon and waits until it answers. Without flags it gets those
+// that it had last.
 func (d *Daemon) Run(t testing.TB, flags ...string) {
 	t.Helper()
-	log, err := os.OpenFile(d.LogPath, os.O_CREATE|os.O_WRONLY|os.O_TRUNC, 0o600)
-	if err != nil {
+	if len(flags) > 0 {
+		d.flags = flags
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), readyWait)
+	defer cancel()
+	if err := d.Restart(ctx); err != nil {
 		t.Fatal(err)
+	}
+}
+
+// Restart starts the daemon, which has ended, once more, and returns when it
+// answers. Its log goes on.
+func (d *Daemon) Restart(ctx context.Context) error {
+	log, err := os.OpenFile(d.LogPath, os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o600)
+	if err != nil {
+		return err
 	}
 	defer func() { _ = log.Close() }()
 	args := append([]string{
 		"--instance", d.Instance, "--state-dir", d.StateDir, "--socket", d.Socket, "--listen", "",
 		"--uid-base", fmt.Sprint(1_950_000_000), "--allow-unsupported-firecracker", "--log-level", "debug",
-	}, flags...)
-	d.cmd = exec.Command(filepath.Join(Programs, "microvmd"), args...)
-	d.cmd.Stdout, d.cmd.Stderr = log, log
-	if err := d.cmd.Start(); err != nil {
-		t.Fatal(err)
+	}, d.flags...)
+	cmd := exec.Command(filepath.Join(Programs, "microvmd"), args...) //nolint:gosec,noctx // it outlives the call
+	cmd.Stdout, cmd.Stderr = log, log
+	if err := cmd.Start(); err != nil {
+		return err
 	}
 	exited := make(chan struct{})
-	d.exited = exited
-	cmd := d.cmd
+	d.cmd, d.exited = cmd, exited
 	go func() { _ = cmd.Wait(); close(exited) }()
 	d.Client = microvm.New(microvm.WithSocket(d.Socket))
-	ctx, cancel := context.WithTimeout(t.Context(), readyWait)
-	defer cancel()
 	for {
 		if _, err := d.Client.Health(ctx); err == nil {
-			return
+			return nil
 		}
 		select {
 		case <-exited:
 			text, _ := os.ReadFile(d.LogPath)
-			t.Fatalf("microvmd ended: %v\n%s", cmd.ProcessState, text)
+			return fmt.Errorf("microvmd ended: %v\n%s", cmd.ProcessState, text[max(0, len(text)-16<<10):])
 		case <-ctx.Done():
-			t.Fatal("microvmd does not answer")
+			return errors.New("microvmd does not answer")
 		case <-time.After(20 * time.Millisecond): // between two tries
 		}
+	}
+}
+
+// end deletes what still runs, and stops the daemon. One that a failed test left
+// dead is started once more for that.
+func (d *Daemon) end(t testing.TB) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), readyWait)
+	defer cancel()
+	if d.ended() {
+		if err := d.Restart(ctx); err != nil {
+			t.Error(err)
+			return
+		}
+	}
+	for sb, err := range d.Client.Sandboxes.All(ctx, microvm.ListSandboxesParams{State: Ptr(microvm.SandboxStateRunning)}) {
+		if err == nil {
+			_, err = d.Client.Sandboxes.Delete(ctx, sb.ID)
+		}
+		if err != nil {
+			t.Error(err)
+		}
+	}
+	d.Stop(t)
+}
+
+func (d *Daemon) ended() bool {
+	select {
+	case <-d.exited:
+		return true
+	default:
+		return false
 	}
 }
 
 // Stop ends the daemon as an init system would and waits for its end.
 func (d *Daemon) Stop(t testing.TB) {
 	t.Helper()
-	if err := d.cmd.Process.Signal(syscall.SIGTERM); err != nil && !errors.Is(err, os.ErrProcessDone) {
+	if err := d.Signal(syscall.SIGTERM); err != nil && !errors.Is(err, os.ErrProcessDone) {
 		t.Error(err)
 	}
-	d.wait(t)
 }
 
 // Kill ends the daemon with SIGKILL and waits for its end.
 func (d *Daemon) Kill(t testing.TB) {
 	t.Helper()
-	if err := d.cmd.Process.Kill(); err != nil {
+	if err := d.Signal(os.Kill); err != nil {
 		t.Fatal(err)
 	}
-	d.wait(t)
 }
 
-func (d *Daemon) wait(t testing.TB) {
-	t.Helper()
+// Signal sends the daemon a signal that ends it, and waits for its end.
+func (d *Daemon) Signal(signal os.Signal) error {
+	if err := d.cmd.Process.Signal(signal); err != nil {
+		return err
+	}
 	select {
 	case <-d.exited:
+		return nil
 	case <-time.After(stopWait):
 		_ = d.cmd.Process.Kill()
-		t.Error("microvmd does not stop")
+		return errors.New("microvmd does not stop")
 	}
 }
 

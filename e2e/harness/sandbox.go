@@ -34,15 +34,22 @@ func (d *Daemon) Exec(t testing.TB, sandbox string, cmd string, args ...string) 
 	return exe
 }
 
+// Cgroup is where a sandbox of an instance has its cgroup.
+func Cgroup(instance, sandbox string) string {
+	name := strings.ReplaceAll(strings.ToLower(sandbox), "_", "-")
+	return filepath.Join("/sys/fs/cgroup/microvm.slice/microvm-sandboxes.service", instance, name)
+}
+
 // VMM finds the process of a sandbox's VMM by the cgroup that holds it.
 func (d *Daemon) VMM(t testing.TB, sandbox string) (pid string) {
 	t.Helper()
-	name := strings.ReplaceAll(strings.ToLower(sandbox), "_", "-")
-	matches, _ := filepath.Glob(filepath.Join("/sys/fs/cgroup/microvm.slice/microvm-sandboxes.service", d.Instance, name, "cgroup.procs"))
-	if len(matches) != 1 {
-		t.Fatalf("no cgroup of %s", sandbox)
-	}
-	procs, err := os.ReadFile(matches[0])
+	return VMM(t, d.Instance, sandbox)
+}
+
+// VMM finds the process of a VMM of any daemon's.
+func VMM(t testing.TB, instance, sandbox string) (pid string) {
+	t.Helper()
+	procs, err := os.ReadFile(filepath.Join(Cgroup(instance, sandbox), "cgroup.procs"))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -325,26 +325,3 @@ func TestWrongRequestsGetTheirErrors(t *testing.T) {
 		}
 	})
 }
-
-// TestAKilledDaemonIsReaped kills the daemon with VMs running: the next start
-// leaves none of them, and says what became of sandbox and execution.
-func TestAKilledDaemonIsReaped(t *testing.T) {
-	d := harness.Start(t, "killed")
-	check := d.Census(t)
-	sb := d.Create(t, microvm.SandboxCreate{})
-	exe, err := d.Client.Executions.Create(t.Context(), sb.ID, microvm.ExecutionCreate{Cmd: "sh", Args: []string{"-c", "echo before; sleep 600"}})
-	if err != nil {
-		t.Fatal(err)
-	}
-	d.Kill(t)
-	d.Run(t)
-	gone, err := d.Client.Sandboxes.Retrieve(t.Context(), sb.ID)
-	if err != nil || gone.State != "stopped" || *gone.Reason != "host_restarted" {
-		t.Fatalf("%+v %v", gone, err)
-	}
-	exe, err = d.Client.Executions.Retrieve(t.Context(), sb.ID, exe.ID)
-	if err != nil || exe.Status != "vanished" || *exe.Reason != "host_restarted" {
-		t.Fatalf("%+v %v", exe, err)
-	}
-	check()
-}

@@ -27,7 +27,7 @@ const clockSlack = 2 * time.Second
 // Check replays a history and returns each answer that another one proves
 // wrong, with both.
 func Check(history []Operation, node Node) []string {
-	c := &checker{node: node, history: slices.Clone(history), boxes: map[string]*box{}, programs: map[string]*program{}}
+	c := &checker{node: node, history: slices.Clone(history), boxes: map[string]*box{}, programs: map[string]*program{}, creates: map[string]*Operation{}}
 	slices.SortFunc(c.history, func(a, b Operation) int { return a.Began.Compare(b.Began) })
 	c.collect()
 	c.checkRefusals()
@@ -48,6 +48,7 @@ type checker struct {
 	history  []Operation // by their beginnings
 	boxes    map[string]*box
 	programs map[string]*program
+	creates  map[string]*Operation // by mark
 	wrong    []string
 }
 
@@ -93,8 +94,12 @@ func (c *checker) collect() {
 	starts := map[string]*Operation{} // by seed
 	for i := range c.history {
 		o := &c.history[i]
-		if o.Verb == Start {
+		switch o.Verb {
+		case Start:
 			starts[o.Program.Seed] = o
+		case Create:
+			c.creates[o.Mark] = o
+		default:
 		}
 		about := map[string]bool{}
 		for _, sb := range o.Sandboxes {
@@ -187,14 +192,12 @@ func (b *box) last() *seen {
 // checkMarks holds each sandbox against the create that made it: one create
 // makes one sandbox, an id is given once.
 func (c *checker) checkMarks() {
-	creates := map[string]*Operation{}
 	given := map[string]*Operation{}
 	for i := range c.history {
 		o := &c.history[i]
 		var ids []string
 		switch o.Verb {
 		case Create:
-			creates[o.Mark] = o
 			for _, sb := range o.Sandboxes {
 				ids = append(ids, sb.ID)
 			}
@@ -214,7 +217,7 @@ func (c *checker) checkMarks() {
 	made := map[string]string{}
 	for _, b := range c.boxes {
 		for _, s := range b.seen {
-			create := creates[s.Mark]
+			create := c.creates[s.Mark]
 			switch {
 			case create == nil:
 				c.report("a sandbox that nobody asked for: "+b.id, s.by)

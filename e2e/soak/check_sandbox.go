@@ -2,6 +2,7 @@ package soak
 
 import (
 	"fmt"
+	"time"
 )
 
 var rank = map[string]int{"starting": 1, "running": 2, "stopped": 3}
@@ -65,7 +66,7 @@ func (c *checker) checkOrder(first, then seen) {
 		c.report("its state went back", first.by, then.by)
 	case first.State == "stopped" && first.Sandbox != then.Sandbox:
 		c.report("its ending changed", first.by, then.by)
-	case first.Mark != then.Mark || first.Idle != then.Idle || !first.Created.Equal(then.Created) || first.Boot != "" && first.Boot != then.Boot:
+	case first.Mark != then.Mark || !first.Created.Equal(then.Created) || first.Boot != "" && first.Boot != then.Boot:
 		c.report("what never changes changed", first.by, then.by)
 	case then.Expires.Add(clockSlack).Before(first.Expires):
 		c.report("the end of its TTL went back", first.by, then.by)
@@ -120,8 +121,12 @@ func (c *checker) unexplained(b *box, s seen) string {
 
 // used says what speaks against a sandbox having idled.
 func (c *checker) used(b *box, s seen) string {
-	since := s.Stopped.Add(tick - s.Idle)
-	if s.Idle == 0 || s.Created.After(since) {
+	var idle time.Duration
+	if create := c.creates[s.Mark]; create != nil {
+		idle = create.Idle
+	}
+	since := s.Stopped.Add(tick - idle)
+	if idle == 0 || s.Created.After(since) {
 		return "and it had not been there for so long"
 	}
 	for _, o := range b.done {

@@ -36,7 +36,7 @@ func newStory() *story {
 	extended.Expires = at(980)
 	stopped := extended
 	stopped.State, stopped.StopReason, stopped.Reason, stopped.Stopped = "stopped", "stopped", "deleted", at(90)
-	two := soak.Sandbox{ID: second, Mark: "2", State: "running", Boot: "snapshot", Idle: 5 * time.Second, Created: at(84), Expires: at(984)}
+	two := soak.Sandbox{ID: second, Mark: "2", State: "running", Boot: "snapshot", Created: at(84), Expires: at(984)}
 	dead := two
 	dead.State, dead.StopReason, dead.Reason, dead.Stopped = "stopped", "failed", "vm_died", at(87)
 
@@ -69,7 +69,7 @@ func newStory() *story {
 	s.ended.Execution, s.ended.Executions = run.ID, []soak.Execution{exited}
 	s.touch.Sandboxes = []soak.Sandbox{sb}
 	s.extend.TTL, s.extend.Sandboxes = 15*time.Minute, []soak.Sandbox{extended}
-	s.other.Sandbox, s.other.Mark, s.other.TTL, s.other.Sandboxes = "", "2", 15*time.Minute, []soak.Sandbox{two}
+	s.other.Sandbox, s.other.Mark, s.other.TTL, s.other.Idle, s.other.Sandboxes = "", "2", 15*time.Minute, 5*time.Second, []soak.Sandbox{two}
 	s.full.Sandbox, s.full.Mark, s.full.Answer, s.full.Code = "", "3", soak.Refused, "node_at_capacity"
 	s.killVMM.Sandbox, s.died.Sandbox, s.died.Sandboxes = second, second, []soak.Sandbox{dead}
 	s.remove.Sandboxes, s.gone.Sandboxes = []soak.Sandbox{stopped}, []soak.Sandbox{stopped}
@@ -124,17 +124,13 @@ func TestEachLieIsSeen(t *testing.T) {
 		{"it was not there for its idle time", func(s *story) { end(&s.died, "idle", "idle", at(87)) }, "not been there for so long"},
 		{"it never idles", func(s *story) { end(&s.gone, "idle", "idle", at(90)) }, "not been there for so long"},
 		{"it was used and idled", func(s *story) {
-			for _, o := range []*soak.Operation{&s.create, &s.listed, &s.touch, &s.extend, &s.remove, &s.gone} {
-				o.Sandboxes[0].Idle = 30 * time.Second
-			}
+			s.create.Idle = 30 * time.Second
 			end(&s.remove, "idle", "idle", at(90))
 			end(&s.gone, "idle", "idle", at(90))
 		}, "it was used"},
 		{"it ran a program and idled", func(s *story) {
 			s.touch.Verb = soak.Get
-			for _, o := range []*soak.Operation{&s.create, &s.listed, &s.touch, &s.extend, &s.remove, &s.gone} {
-				o.Sandboxes[0].Idle = 81 * time.Second
-			}
+			s.create.Idle = 81 * time.Second
 			end(&s.remove, "idle", "idle", at(90))
 			end(&s.gone, "idle", "idle", at(90))
 		}, "an execution ran"},

@@ -249,7 +249,7 @@ func (f *fake) KillVMM(id string) error {
 func box(sb sandbox.Sandbox) soak.Sandbox {
 	return soak.Sandbox{
 		ID: sb.ID, Mark: sb.Tags[markTag], State: string(sb.State), StopReason: string(sb.StopReason), Reason: string(sb.Reason),
-		Boot: string(sb.Boot), Idle: sb.Idle, Created: cut(sb.Created), Expires: cut(sb.Expires), Stopped: cut(sb.Stopped),
+		Boot: string(sb.Boot), Created: cut(sb.Created), Expires: cut(sb.Expires), Stopped: cut(sb.Stopped),
 	}
 }
 

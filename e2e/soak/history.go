@@ -3,6 +3,7 @@ package soak
 import (
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -16,7 +17,6 @@ type Sandbox struct {
 	StopReason string
 	Reason     string
 	Boot       string
-	Idle       time.Duration // 0 is never
 	Created    time.Time
 	Expires    time.Time
 	Stopped    time.Time // zero until stopped
@@ -181,4 +181,25 @@ func (h *History) Operations() []Operation {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	return append([]Operation(nil), h.all...)
+}
+
+// Tell counts operations by verb and answer, and kills by where they struck.
+func Tell(history []Operation) []string {
+	asked, struck := map[string]int{}, map[string]int{}
+	for _, o := range history {
+		asked[strings.TrimSpace(string(o.Verb)+" "+string(o.Answer)+" "+o.Code)]++
+		if o.Verb == KillDaemon {
+			struck["killed: "+o.Step]++
+		}
+	}
+	var lines []string
+	for _, counts := range []map[string]int{asked, struck} {
+		var some []string
+		for what, n := range counts {
+			some = append(some, fmt.Sprint(n, " ", what))
+		}
+		slices.Sort(some)
+		lines = append(lines, strings.Join(some, "; "))
+	}
+	return lines
 }

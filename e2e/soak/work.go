@@ -29,7 +29,8 @@ type Pace struct {
 	Lines   int           // at most, of a usual program
 	Line    time.Duration // at most, between two lines
 	Look    time.Duration // at most, that a look waits
-	Short   time.Duration // at most, of a TTL or an idle time that is to end meanwhile; whole seconds
+	Short   time.Duration // at least, of a TTL or an idle time that is to end meanwhile; whole seconds
+	Shorts  time.Duration // at most; whole seconds
 	Loud    int           // lines of a program that writes more than is kept; 0: there is none
 	Timeout time.Duration // of an execution that is to be killed; whole seconds
 }
@@ -96,9 +97,8 @@ func (r *run) kill(ctx context.Context) {
 		if ctx.Err() != nil {
 			continue
 		}
-		if verb == KillVMM {
-			r.killVMM(luck)
-			continue
+		if verb == KillVMM && r.killVMM(luck) {
+			continue // without a VMM the daemon takes its turn
 		}
 		o := r.history.begin(Operation{Verb: KillDaemon})
 		step, err := r.Driver.KillDaemon(ctx, luck, func() {
@@ -117,13 +117,15 @@ func (r *run) kill(ctx context.Context) {
 	}
 }
 
-func (r *run) killVMM(luck *rand.Rand) {
+// killVMM kills the VMM of one that may run, if there is one.
+func (r *run) killVMM(luck *rand.Rand) bool {
 	id := r.pool.live(luck)
 	if id == "" {
-		return
+		return false
 	}
 	o := r.history.begin(Operation{Verb: KillVMM, Sandbox: id})
 	r.history.end(o, r.Driver.KillVMM(id))
+	return true
 }
 
 // work asks for one thing after the other.
