@@ -34,6 +34,16 @@ type launch struct {
 
 const launchFile = "launch.json"
 
+// spareCores is the first processor, on which the host's init lets no program
+// run, so no microVM either. When any emulated processor loads FPU state, QEMU
+// (7.2 to 11.1 at least) clears a flag of the *first* one without a lock
+// (cpu_clear_ignne, target/i386/tcg: hflags2). The same word says whether that
+// processor runs a guest with nested paging and takes interrupts. When the two
+// writes met, the state of the host was saved as a guest's (a guest that hangs
+// or dies) or an interrupt came in the midst of #VMEXIT (a host that panics).
+// An idle processor costs nothing, and one that runs no guest has nothing to lose.
+const spareCores = 1
+
 // qemuArgs is QEMU's command line. Disks are descriptors: QEMU can open none by name. The network lets in two forwarded
 // loopback ports, and nothing out.
 func qemuArgs(l launch) []string {
@@ -42,7 +52,7 @@ func qemuArgs(l launch) []string {
 		"qemu-system-x86_64",
 		"-name", "microvm-" + l.Name,
 		"-M", "q35", "-accel", "tcg,thread=multi,tb-size=1024", "-cpu", emulatedCPU,
-		"-smp", fmt.Sprint(l.Settings.Cores), "-m", fmt.Sprint(l.Settings.MemoryMiB),
+		"-smp", fmt.Sprint(l.Settings.Cores + spareCores), "-m", fmt.Sprint(l.Settings.MemoryMiB),
 		"-display", "none", "-no-reboot", "-nodefaults", "-no-user-config",
 		"-sandbox", "on,obsolete=deny,elevateprivileges=deny,spawn=deny,resourcecontrol=deny",
 		"-chardev", "stdio,id=serial,signal=off", "-serial", "chardev:serial",

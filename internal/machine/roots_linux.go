@@ -21,9 +21,8 @@ import (
 //go:embed hostroot
 var hostroot embed.FS
 
-// Debian releases of the two roots. QEMU's must not follow the outer machine's: 7.2 and 10.0 lost an interrupt or panicked the
-// emulated host now and then. Their emulated #VMEXIT clears a bit of the processor's pending interrupts without a lock, beside
-// threads that set others; that is mended since 10.2, which Debian 13 has in its backports.
+// Debian releases of the two roots. QEMU's must not follow the outer machine's. Up to 10.1 its emulated VMRUN and #VMEXIT write a
+// processor's pending interrupts without a lock, beside threads that set others; Debian 13 has a later one in its backports.
 const (
 	qemuSuite = "trixie"
 	qemuFrom  = "trixie-backports"
