@@ -40,7 +40,7 @@ const WorkerArgument = "worker"
 // microVM. It returns only an error from before that.
 func Boot() error {
 	for _, step := range []func() error{
-		mountKernel, makeGroups, raiseLoopback, raiseLimits, mountImage,
+		mountKernel, linkDevices, makeGroups, raiseLoopback, raiseLimits, mountImage,
 	} {
 		if err := step(); err != nil {
 			return fmt.Errorf("boot: %w", err)
@@ -78,18 +78,39 @@ func (m mount) do() error {
 
 const quiet = unix.MS_NOSUID | unix.MS_NODEV | unix.MS_NOEXEC
 
+// guestMounts are moved, with what is mounted below them, from the initial RAM
+// file system into the guest's root.
+var guestMounts = []string{"/proc", "/sys", "/dev", "/run"}
+
 func mountKernel() error {
-	return mountAll([]mount{
+	for _, m := range []mount{
 		{"proc", "/proc", "proc", quiet, ""},
 		{"sysfs", "/sys", "sysfs", quiet, ""},
-		{"devtmpfs", "/dev", "devtmpfs", unix.MS_NOSUID, "mode=0755"},
 		{"cgroup2", cgroupMount, "cgroup2", quiet, ""},
-	})
+		{"devtmpfs", "/dev", "devtmpfs", unix.MS_NOSUID, "mode=0755"},
+		{"devpts", "/dev/pts", "devpts", unix.MS_NOSUID | unix.MS_NOEXEC, "gid=5,mode=0620,ptmxmode=0666"},
+		{"tmpfs", "/dev/shm", "tmpfs", unix.MS_NOSUID | unix.MS_NODEV, "mode=1777"},
+		{"tmpfs", "/run", "tmpfs", unix.MS_NOSUID | unix.MS_NODEV, "mode=0755"},
+	} {
+		if err := m.do(); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
-func mountAll(table []mount) error {
-	for _, m := range table {
-		if err := m.do(); err != nil {
+// linkDevices adds what udev would: the usual links, and devices that
+// programs of any user may open elsewhere too.
+func linkDevices() error {
+	for name, target := range map[string]string{
+		"fd": "/proc/self/fd", "stdin": "fd/0", "stdout": "fd/1", "stderr": "fd/2",
+	} {
+		if err := os.Symlink(target, "/dev/"+name); err != nil && !os.IsExist(err) {
+			return err
+		}
+	}
+	for _, name := range []string{"fuse", "net/tun"} {
+		if err := os.Chmod("/dev/"+name, 0o666); err != nil && !os.IsNotExist(err) {
 			return err
 		}
 	}

@@ -2,9 +2,11 @@ package guest
 
 import (
 	"bytes"
+	"cmp"
 	"encoding/binary"
 	"os"
 	"path/filepath"
+	"strings"
 	"syscall"
 	"testing"
 )
@@ -101,5 +103,87 @@ func TestTree(t *testing.T) {
 	tree.retire("b") // looks at a again
 	if _, err := os.Stat(filepath.Join(dir, "a")); !os.IsNotExist(err) || len(tree.leftover) != 0 {
 		t.Errorf("an empty cgroup stays: %v", err)
+	}
+}
+
+// What is placed in the upper layer is what replaceFile would make of it, in a
+// directory like the image's.
+func TestPlaceNames(t *testing.T) {
+	t.Parallel()
+	names, err := nameFiles("sb-1")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, mode := range map[string]os.FileMode{"as the image's": 0o711, "none in the image": 0} {
+		lower, upper := t.TempDir(), filepath.Join(t.TempDir(), "upper")
+		if mode != 0 {
+			if err := os.Mkdir(filepath.Join(lower, "etc"), mode); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if err := placeNames(lower, upper, names); err != nil {
+			t.Fatalf("%s: %v", name, err)
+		}
+		if info, err := os.Stat(filepath.Join(upper, "etc")); err != nil || info.Mode().Perm() != cmp.Or(mode, 0o755) {
+			t.Errorf("%s: etc is %v, %v", name, info.Mode(), err)
+		}
+		for _, file := range names {
+			path := filepath.Join(upper, "etc", file.name)
+			text, err := os.ReadFile(path)
+			info, statErr := os.Stat(path)
+			if err != nil || statErr != nil || string(text) != file.text || info.Mode() != file.mode {
+				t.Errorf("%s: %s is %q: %v %v", name, file.name, text, err, statErr)
+			}
+		}
+	}
+	lower := t.TempDir()
+	if err := os.Symlink("usr", filepath.Join(lower, "etc")); err != nil {
+		t.Fatal(err)
+	}
+	if err := placeNames(lower, t.TempDir(), names); err == nil {
+		t.Error("an /etc that is a link was taken")
+	}
+}
+
+func TestNameFiles(t *testing.T) {
+	t.Parallel()
+	one, err := nameFiles("sb-1")
+	two, err2 := nameFiles("sb-1")
+	if err != nil || err2 != nil || len(one) != 3 {
+		t.Fatal(one, err, err2)
+	}
+	for i, file := range one {
+		switch file.name {
+		case "hosts":
+			if !strings.Contains(file.text, "127.0.1.1\tsb-1\n") {
+				t.Errorf("hosts: %q", file.text)
+			}
+		case "hostname":
+			if file.text != "sb-1\n" {
+				t.Errorf("hostname: %q", file.text)
+			}
+		default:
+			if len(file.text) != 33 || file.text == two[i].text || file.mode != 0o444 {
+				t.Errorf("machine-id: %q, then %q", file.text, two[i].text)
+			}
+		}
+	}
+}
+
+func TestOpenTemp(t *testing.T) {
+	t.Parallel()
+	const open = os.ModeDir | os.ModeSticky | 0o777
+	dir := t.TempDir()
+	closed := filepath.Join(dir, "closed")
+	if err := os.Mkdir(closed, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	for _, path := range []string{closed, closed, filepath.Join(dir, "new")} {
+		if err := openTemp(path); err != nil {
+			t.Fatal(err)
+		}
+		if info, err := os.Stat(path); err != nil || info.Mode() != open {
+			t.Errorf("%s: %v %v", path, info, err)
+		}
 	}
 }

@@ -57,22 +57,28 @@ func setHostname(conf guestwire.Configure) error {
 	if err := unix.Sethostname([]byte(conf.Hostname)); err != nil {
 		return fmt.Errorf("set hostname: %w", err)
 	}
-	hosts := "127.0.0.1\tlocalhost\n127.0.1.1\t" + conf.Hostname + "\n::1\tlocalhost ip6-localhost ip6-loopback\n"
-	if err := replaceFile("/etc/hosts", hosts, 0o644); err != nil {
-		return err
-	}
-	return replaceFile("/etc/hostname", conf.Hostname+"\n", 0o644)
+	return nil
 }
 
-// setMachineID makes a new one from the kernel's fresh random numbers, in the
-// form of machine-id(5).
-func setMachineID(guestwire.Configure) error {
+// nameFile is a file of /etc that says who the guest is.
+type nameFile struct {
+	name, text string
+	mode       os.FileMode
+}
+
+// nameFiles makes all of them, with a new machine id from the kernel's fresh
+// random numbers, in the form of machine-id(5).
+func nameFiles(hostname string) ([]nameFile, error) {
 	var id [16]byte
 	if _, err := unix.Getrandom(id[:], 0); err != nil {
-		return fmt.Errorf("make machine id: %w", err)
+		return nil, fmt.Errorf("make machine id: %w", err)
 	}
 	id[6], id[8] = id[6]&0x0f|0x40, id[8]&0x3f|0x80
-	return replaceFile("/etc/machine-id", hex.EncodeToString(id[:])+"\n", 0o444)
+	return []nameFile{
+		{"hosts", "127.0.0.1\tlocalhost\n127.0.1.1\t" + hostname + "\n::1\tlocalhost ip6-localhost ip6-loopback\n", 0o644},
+		{"hostname", hostname + "\n", 0o644},
+		{"machine-id", hex.EncodeToString(id[:]) + "\n", 0o444},
+	}, nil
 }
 
 // replaceFile puts a new file in the place of whatever is there: at a later

@@ -6,8 +6,6 @@ import (
 	"os"
 	"runtime/debug"
 
-	"golang.org/x/sys/unix"
-
 	"github.com/microvmd/microvm/internal/guestwire"
 )
 
@@ -59,110 +57,33 @@ func Work(version string) error {
 // identity is what Configure changes in a guest that is a microVM.
 type identity struct {
 	random *os.File // /dev/random from before the image's programs could touch it
-	done   int      // steps of the root file system that are done; owner: apply
+	rooted bool     // the root file system is put together; owner: apply
 }
 
 // apply is Config.Apply of the worker. The root file system is put together at
 // the first generation and not at boot, so that a snapshot can be taken before
-// scratch is mounted.
+// scratch is mounted. The host ends a guest in which that failed.
 func (i *identity) apply(conf guestwire.Configure) error {
-	for i.done < len(rootSteps) {
-		if err := rootSteps[i.done](); err != nil {
-			return fmt.Errorf("put root together: %w", err)
-		}
-		i.done++
-	}
-	for _, step := range []func(guestwire.Configure) error{setClock, i.stir, setHostname, setMachineID} {
+	for _, step := range []func(guestwire.Configure) error{setClock, i.stir, setHostname} {
 		if err := step(conf); err != nil {
 			return fmt.Errorf("set identity: %w", err)
 		}
 	}
-	return nil
-}
-
-// rootSteps make the guest's root file system, each once.
-var rootSteps = []func() error{
-	mountScratch,
-	mountOverlay,
-	mountGuest,
-	linkDevices,
-	enterRoot,
-}
-
-func mountScratch() error {
-	file, err := waitForDevice(guestwire.ScratchDevice)
+	names, err := nameFiles(conf.Hostname)
 	if err != nil {
-		return err
+		return fmt.Errorf("set identity: %w", err)
 	}
-	_ = file.Close()
-	// The scratch lives as long as the microVM, so nothing is gained by
-	// initialising its inode tables in the background or by access times.
-	return mount{guestwire.ScratchDevice, scratchMount, "ext4", unix.MS_NODEV | unix.MS_NOATIME, "noinit_itable"}.do()
-}
-
-// mountOverlay lays scratch over the image. volatile: fsync of a program
-// returns at once, for after the loss of the machine there is no scratch to
-// come back to.
-func mountOverlay() error {
-	for _, dir := range []string{"/upper", "/work"} {
-		if err := os.Mkdir(scratchMount+dir, 0o755); err != nil && !os.IsExist(err) {
-			return err
+	if !i.rooted {
+		if err := makeRoot(names); err != nil {
+			return fmt.Errorf("put root together: %w", err)
 		}
+		i.rooted = true
+		return nil
 	}
-	data := "lowerdir=" + imageMount + ",upperdir=" + scratchMount + "/upper,workdir=" + scratchMount + "/work,volatile"
-	return mount{"overlay", rootMount, "overlay", 0, data}.do()
-}
-
-func mountGuest() error {
-	err := mountAll([]mount{
-		{"proc", rootMount + "/proc", "proc", quiet, ""},
-		{"sysfs", rootMount + "/sys", "sysfs", quiet, ""},
-		{"cgroup2", rootMount + cgroupMount, "cgroup2", quiet, ""},
-		{"devtmpfs", rootMount + "/dev", "devtmpfs", unix.MS_NOSUID, "mode=0755"},
-		{"devpts", rootMount + "/dev/pts", "devpts", unix.MS_NOSUID | unix.MS_NOEXEC, "gid=5,mode=0620,ptmxmode=0666"},
-		{"tmpfs", rootMount + "/dev/shm", "tmpfs", unix.MS_NOSUID | unix.MS_NODEV, "mode=1777"},
-		{"tmpfs", rootMount + "/run", "tmpfs", unix.MS_NOSUID | unix.MS_NODEV, "mode=0755"},
-	})
-	if err != nil {
-		return err
-	}
-	// /tmp stays on scratch: in RAM it would eat what programs have.
-	if err := os.MkdirAll(rootMount+"/tmp", 0o755); err != nil {
-		return err
-	}
-	return os.Chmod(rootMount+"/tmp", 0o777|os.ModeSticky)
-}
-
-// linkDevices adds what udev would: the usual links, and devices that
-// programs of any user may open elsewhere too.
-func linkDevices() error {
-	for name, target := range map[string]string{
-		"fd": "/proc/self/fd", "stdin": "fd/0", "stdout": "fd/1", "stderr": "fd/2",
-	} {
-		if err := os.Symlink(target, rootMount+"/dev/"+name); err != nil && !os.IsExist(err) {
-			return err
-		}
-	}
-	for _, name := range []string{"fuse", "net/tun"} {
-		if err := os.Chmod(rootMount+"/dev/"+name, 0o666); err != nil && !os.IsNotExist(err) {
-			return err
+	for _, file := range names {
+		if err := replaceFile("/etc/"+file.name, file.text, file.mode); err != nil {
+			return fmt.Errorf("set identity: %w", err)
 		}
 	}
 	return nil
-}
-
-// enterRoot moves the new root over the initial RAM file system, so that
-// programs may make user namespaces (a plain chroot forbids them), and makes
-// it the worker's. PID 1 stays where it is.
-func enterRoot() error {
-	if err := unix.Chdir(rootMount); err != nil {
-		return fmt.Errorf("enter root: %w", err)
-	}
-	if err := unix.Mount(".", "/", "", unix.MS_MOVE, ""); err != nil {
-		return fmt.Errorf("move root: %w", err)
-	}
-	if err := unix.Chroot("."); err != nil {
-		return fmt.Errorf("enter root: %w", err)
-	}
-	return unix.Chdir("/")
 }
