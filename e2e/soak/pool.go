@@ -13,6 +13,7 @@ type pool struct {
 	lives []string          // guarded by mu; ids of those that may run
 	olds  []string          // guarded by mu; ids of those that have stopped
 	some  []reference       // guarded by mu; the latest executions
+	grown chan struct{}     // guarded by mu; closed when another one is known; nil when nobody asked
 }
 
 // known is a sandbox that an answer had.
@@ -39,6 +40,10 @@ func (p *pool) saw(o Operation) {
 			k = &known{}
 			p.box[sb.ID] = k
 			p.lives = append(p.lives, sb.ID)
+			if p.grown != nil {
+				close(p.grown)
+				p.grown = nil
+			}
 		}
 		if sb.State == "stopped" {
 			p.stoppedLocked(sb.ID)
@@ -66,6 +71,16 @@ func (p *pool) stoppedLocked(id string) {
 	k.stopped = true
 	p.lives = slices.DeleteFunc(p.lives, func(other string) bool { return other == id })
 	p.olds = append(p.olds, id)
+}
+
+// another is closed when another sandbox is known.
+func (p *pool) another() <-chan struct{} {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.grown == nil {
+		p.grown = make(chan struct{})
+	}
+	return p.grown
 }
 
 func (p *pool) size() int {

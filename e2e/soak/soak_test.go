@@ -30,7 +30,7 @@ func soakFake(t *testing.T, seed uint64, operations int) {
 		Driver: f, Seed: seed, Operations: operations, DaemonKills: operations / 40, VMMKills: operations / 60, Workers: 8, Most: slots - 1,
 		Pace: soak.Pace{
 			Lines: 40, Line: 10 * time.Millisecond, Loud: 40_000, Look: 15 * time.Millisecond,
-			Short: time.Second, Shorts: 3 * time.Second, Timeout: time.Second,
+			Short: time.Second, Shorts: 3 * time.Second, Timeout: time.Second, Calm: 20 * time.Millisecond,
 		},
 	}
 	t.Logf("repeat with MICROVM_SOAK_SEED=%d", seed)

@@ -33,6 +33,7 @@ type Pace struct {
 	Shorts  time.Duration // at most; whole seconds
 	Loud    int           // lines of a program that writes more than is kept; 0: there is none
 	Timeout time.Duration // of an execution that is to be killed; whole seconds
+	Calm    time.Duration // that a kill waits at most for the first create after the one before
 }
 
 // run is one run of a workload.
@@ -52,7 +53,7 @@ type run struct {
 func (w Work) Run(ctx context.Context) ([]Operation, error) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	r := &run{Work: w, history: &History{}, due: make(chan Verb, w.DaemonKills+w.VMMKills), failed: cancel}
+	r := &run{Work: w, history: &History{}, due: make(chan Verb), failed: cancel}
 	r.plan()
 	killed := make(chan struct{})
 	go func() { defer close(killed); r.kill(ctx) }()
@@ -93,7 +94,9 @@ func (r *run) plan() {
 // kill does what is due.
 func (r *run) kill(ctx context.Context) {
 	luck := r.luck(1 << 32)
+	another := r.pool.another()
 	for verb := range r.due {
+		r.calm(ctx, luck, another)
 		if ctx.Err() != nil {
 			continue
 		}
@@ -114,6 +117,22 @@ func (r *run) kill(ctx context.Context) {
 			continue
 		}
 		r.list(ctx) // finds what was made for a caller that never heard of it
+		another = r.pool.another()
+	}
+}
+
+// calm lets a daemon live until it has made something, most of the time: else
+// slow creates would all be lost, and nothing would be there to outlive it.
+func (r *run) calm(ctx context.Context, luck *rand.Rand, another <-chan struct{}) {
+	if luck.IntN(3) == 0 {
+		return
+	}
+	timer := time.NewTimer(r.Pace.Calm)
+	defer timer.Stop()
+	select {
+	case <-another:
+	case <-timer.C:
+	case <-ctx.Done():
 	}
 }
 
@@ -136,7 +155,7 @@ func (r *run) work(ctx context.Context, luck *rand.Rand) {
 			return
 		}
 		if verb := r.kills[n]; verb != "" {
-			r.due <- verb
+			r.due <- verb // waits for the one before: kills are among the operations, and not after them
 		}
 		r.one(ctx, luck)
 	}

@@ -26,7 +26,7 @@ func TestSoak(t *testing.T) {
 		Workers: 4, Most: slots - 1,
 		Pace: soak.Pace{
 			Lines: 20, Line: 500 * time.Millisecond, Look: 2 * time.Second,
-			Short: 20 * time.Second, Shorts: 60 * time.Second, Timeout: 5 * time.Second,
+			Short: 20 * time.Second, Shorts: 60 * time.Second, Timeout: 5 * time.Second, Calm: 6 * time.Second,
 		},
 	}
 	t.Logf("repeat with MICROVM_SOAK_SEED=%d", work.Seed)
