@@ -6,6 +6,7 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	microvm "github.com/microvmd/microvm/sdk/go"
 )
@@ -22,6 +23,29 @@ func (d *Daemon) Create(t testing.TB, spec microvm.SandboxCreate) *microvm.Sandb
 	}
 	t.Cleanup(func() { _, _ = d.Client.Sandboxes.Delete(context.Background(), sb.ID) })
 	return sb
+}
+
+// AwaitTemplate waits until the daemon has a template to restore from.
+func (d *Daemon) AwaitTemplate(t testing.TB) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), readyWait)
+	defer cancel()
+	for {
+		entries, err := os.ReadDir(filepath.Join(d.StateDir, "templates"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, entry := range entries {
+			if !strings.HasPrefix(entry.Name(), "new-") {
+				return
+			}
+		}
+		select {
+		case <-time.After(100 * time.Millisecond): // between two looks
+		case <-ctx.Done():
+			t.Fatal("no template is made")
+		}
+	}
 }
 
 // Exec runs a program to its end, whatever that is.

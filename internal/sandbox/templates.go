@@ -129,9 +129,6 @@ func (t *templates) want(plan Plan) {
 		close(now.done)
 		t.mu.Lock()
 		t.making = nil
-		if err == nil {
-			t.ready[name] = time.Now()
-		}
 		t.mu.Unlock()
 		switch {
 		case err == nil:
@@ -187,6 +184,11 @@ func (t *templates) make(plan Plan, name string, cancel <-chan struct{}) error {
 	err = vm.provision(append(vm.build(), step{"hello", vm.hello}, step{"freeze", func(ctx context.Context) error { return c.VMM.Freeze(ctx, plan) }}))
 	if err == nil {
 		err = vm.kept(name)
+	}
+	if err == nil {
+		t.mu.Lock()
+		t.ready[name] = time.Now()
+		t.mu.Unlock()
 	}
 	if vm.remove() {
 		held.release()
