@@ -276,7 +276,7 @@ func (m *Manager) Delete(ctx context.Context, id string) (Sandbox, error) {
 }
 
 // Use returns a use of a running sandbox, to be released. One that an earlier
-// daemon left running is waited for.
+// daemon left running, or that only just came to run, is waited for.
 func (m *Manager) Use(ctx context.Context, id string) (*Session, error) {
 	o, err := m.usable(ctx, id)
 	if err != nil {
@@ -307,7 +307,7 @@ func (m *Manager) usable(ctx context.Context, id string) (*owner, error) {
 		}
 		return nil, notRunning(sb)
 	}
-	if o.adopted {
+	if o.adopted || sb.State == Running {
 		select {
 		case <-o.ready:
 		case <-o.left:

@@ -17,7 +17,7 @@ func TestMain(m *testing.M) { harness.Main(m) }
 // census before, and compares after everything was deleted.
 func TestSoak(t *testing.T) {
 	const slots = 6
-	d := harness.Start(t, "soak", "--slots", strconv.Itoa(slots), "--vcpus", "64", "--reconcile-every", "2s")
+	d := harness.Start(t, "soak", "--slots", strconv.Itoa(slots), "--vcpus", "64", "--reconcile-every", "2s", "--templates", "2")
 	warm(t, d)
 	kills := soak.Setting(t, "MICROVM_SOAK_KILLS", 20)
 	work := soak.Work{
