@@ -195,7 +195,7 @@ func (m *Manager) reapUnowned(ctx context.Context, hosts map[string]place) {
 		held := m.holdSlotOf(ctx, host)
 		log := m.cfg.Logger.With("host", host)
 		vm := newMicroVM(m.ctx, m, Plan{Host: host}, log) //nolint:contextcheck // it outlives the call
-		go func() { //nolint:contextcheck // the same
+		go func() {                                       //nolint:contextcheck // the same
 			defer m.disclaim(host)
 			if vm.remove() {
 				held.release()
