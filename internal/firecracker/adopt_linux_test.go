@@ -154,7 +154,7 @@ func TestAdoptRefuses(t *testing.T) {
 		spoil func(*testing.T, *templateTest)
 		want  string
 	}{
-		"a VMM that is gone":     {func(t *testing.T, f *templateTest) { must(t, os.RemoveAll(f.conf.CgroupDir)) }, "no VMM of"},
+		"a VMM that is gone":     {func(t *testing.T, f *templateTest) { must(t, os.RemoveAll(f.conf.CgroupDir)) }, "the VMM has ended"},
 		"a jail that is gone":    {func(t *testing.T, f *templateTest) { must(t, f.Remove(t.Context(), testHost)) }, "no such file"},
 		"no API":                 {func(*testing.T, *templateTest) {}, "ask the API"},
 		"a silent API":           {silent, "patience"},
