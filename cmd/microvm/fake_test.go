@@ -63,6 +63,20 @@ func newFakeNode() *fakeNode {
 func (f *fakeNode) event(name string) chan struct{} { return f.signal(f.events, name) }
 func (f *fakeNode) gate(name string) chan struct{}  { return f.signal(f.gates, name) }
 
+// close lets go of what a script that failed still holds: the server waits for it.
+func (f *fakeNode) close() {
+	f.mu.Lock()
+	for _, gate := range f.gates {
+		select {
+		case <-gate:
+		default:
+			close(gate)
+		}
+	}
+	f.mu.Unlock()
+	f.server.Close()
+}
+
 func (f *fakeNode) signal(set map[string]chan struct{}, name string) chan struct{} {
 	f.mu.Lock()
 	defer f.mu.Unlock()

@@ -26,7 +26,7 @@ func TestScripts(t *testing.T) {
 		UpdateScripts: os.Getenv("UPDATE_SCRIPTS") != "",
 		Setup: func(env *testscript.Env) error {
 			node := newFakeNode()
-			env.Defer(node.server.Close)
+			env.Defer(node.close)
 			env.Values[nodeKey{}] = node
 			env.Setenv("NODE", node.server.URL)
 			env.Setenv("MICROVM_URL", node.server.URL)
