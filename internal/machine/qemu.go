@@ -34,8 +34,8 @@ type launch struct {
 
 const launchFile = "launch.json"
 
-// spareCores is the first processor, on which the host's init lets no program
-// run, so no microVM either. When any emulated processor loads FPU state, QEMU
+// spareCores is the first processor, on which the host's init lets no service and
+// no microVM run. When any emulated processor loads FPU state, QEMU
 // (7.2 to 11.1 at least) clears a flag of the *first* one without a lock
 // (cpu_clear_ignne, target/i386/tcg: hflags2). The same word says whether that
 // processor runs a guest with nested paging and takes interrupts. When the two
