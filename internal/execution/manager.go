@@ -50,14 +50,19 @@ type Manager struct {
 	shelf shelf
 	runs  sync.WaitGroup
 
+	closing chan struct{} // closed when Close began
+
 	mu   sync.Mutex
 	live map[string]*run // guarded by mu; by execution id, until finished
 	over bool            // guarded by mu; no more executions
 }
 
+// storeWait bounds one write of an execution.
+const storeWait = 30 * time.Second
+
 // New makes a Manager. Call Recover before the first Start.
 func New(cfg Config) *Manager {
-	return &Manager{cfg: cfg, shelf: shelf{most: cfg.KeepBytes, boxes: map[string]*box{}}, live: map[string]*run{}}
+	return &Manager{cfg: cfg, shelf: shelf{most: cfg.KeepBytes, boxes: map[string]*box{}}, live: map[string]*run{}, closing: make(chan struct{})}
 }
 
 // Start starts one command in a running sandbox. A command that the guest
@@ -83,7 +88,7 @@ func (m *Manager) Start(ctx context.Context, sandboxID string, spec Spec) (Execu
 		session.Release()
 		return Execution{}, err
 	}
-	if err := m.cfg.Store.InsertExecution(ctx, e); err != nil {
+	if err := m.store(ctx, func(ctx context.Context) error { return m.cfg.Store.InsertExecution(ctx, e) }); err != nil {
 		m.settled(r)
 		m.runs.Done()
 		session.Release()
@@ -91,10 +96,17 @@ func (m *Manager) Start(ctx context.Context, sandboxID string, spec Spec) (Execu
 	}
 	go func() {
 		defer m.runs.Done()
-		r.follow(ctx, session, e.Timeout)
+		r.follow(ctx, session)
 	}()
 	<-r.started
 	return r.snapshot(), nil
+}
+
+// store writes, whatever becomes of ctx, in storeWait.
+func (m *Manager) store(ctx context.Context, write func(context.Context) error) error {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), storeWait)
+	defer cancel()
+	return write(ctx)
 }
 
 // admit makes the run one of its sandbox's that run, and one that Close waits
@@ -264,19 +276,31 @@ func (m *Manager) resume(ctx context.Context, e Execution) {
 	m.runs.Go(func() {
 		session, err := m.cfg.Sandboxes.Use(ctx, e.Sandbox) // waits until it is adopted
 		if err == nil {
-			r.follow(ctx, session, e.Deadline-m.cfg.Uptime())
+			r.goOn(ctx, session, e.Deadline-m.cfg.Uptime())
 			return
 		}
-		if fault.Is(err, fault.SandboxNotRunning) {
-			sb, _ := m.cfg.Sandboxes.Get(ctx, e.Sandbox)
-			r.finish(ctx, closed, *end(func(e *Execution) { e.Status, e.Reason = Vanished, vanishReasons[sb.Reason] }))
+		if reason, known := m.whyStopped(ctx, e.Sandbox); known {
+			r.finish(ctx, func(e *Execution) { e.Status, e.Reason = Vanished, reason })
 		}
 		r.close()
 	})
 }
 
-// closed lets finish try once.
-var closed = func() chan struct{} { c := make(chan struct{}); close(c); return c }()
+// whyStopped waits until the store has the end of a sandbox that could not be
+// used, or the daemon stops.
+func (m *Manager) whyStopped(ctx context.Context, id string) (reason Reason, known bool) {
+	for {
+		if sb, err := m.cfg.Sandboxes.Get(ctx, id); err == nil && sb.State == sandbox.Stopped {
+			reason, known = vanishReasons[sb.Reason]
+			return reason, known
+		}
+		select {
+		case <-time.After(time.Second):
+		case <-m.closing:
+			return "", false
+		}
+	}
+}
 
 // sweep forgets the output of sandboxes that the store knows no more, and counts
 // the rest.
@@ -335,6 +359,9 @@ func (m *Manager) Forget(sandboxIDs []string) error {
 // Sandboxes are ended or left first, so each has something to wait for.
 func (m *Manager) Close() {
 	m.mu.Lock()
+	if !m.over {
+		close(m.closing)
+	}
 	m.over = true
 	m.mu.Unlock()
 	m.runs.Wait()

@@ -30,6 +30,12 @@ func (images) Image(context.Context, string) (image.Image, error) {
 	return image.Image{ID: "python", Path: "/images/python/rootfs.erofs", User: "user", Workdir: "/workspace", Env: map[string]string{"PATH": os.Getenv("PATH")}}, nil
 }
 
+var limits = sandbox.Limits{
+	Slots: 4, VCPUs: 8, MemMiB: 2048, MaxVCPUs: 2, MaxMemMiB: 512, MaxTTL: time.Hour, ScratchMiB: 64, DiskMiB: 256,
+	BootsAtOnce: 4, BootTurn: 5 * time.Second, BootTimeout: 30 * time.Second, StallTimeout: 20 * time.Second, StepTimeout: 10 * time.Second,
+	ReconcileEvery: time.Minute,
+}
+
 type fixture struct {
 	*execution.Manager
 	sandboxes *sandbox.Manager
@@ -57,11 +63,7 @@ func newFixtureIn(t *testing.T, dir string, agent testkit.AgentFactory) *fixture
 	f := &fixture{store: store, host: testkit.NewHost(agent)}
 	f.sandboxes, err = sandbox.New(sandbox.Config{
 		Store: store, Images: images{}, Cgroups: f.host.Cgroups(), VMM: f.host.VMM(), Agents: f.host.Agents(),
-		Limits: sandbox.Limits{
-			Slots: 4, VCPUs: 8, MemMiB: 2048, MaxVCPUs: 2, MaxMemMiB: 512, MaxTTL: time.Hour, ScratchMiB: 64, DiskMiB: 256,
-			BootsAtOnce: 4, BootTurn: 5 * time.Second, BootTimeout: 30 * time.Second, StallTimeout: 20 * time.Second, StepTimeout: 10 * time.Second,
-			ReconcileEvery: time.Minute,
-		},
+		Limits: limits,
 		Uptime: uptime, HostBoot: "boot",
 		Logger: slog.New(slog.DiscardHandler),
 	})

@@ -10,6 +10,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/microvmd/microvm/internal/fault"
 	"github.com/microvmd/microvm/internal/guestwire"
 	"github.com/microvmd/microvm/internal/sandbox"
 )
@@ -91,9 +92,8 @@ func (s *stream) reopen() error {
 }
 
 // follow runs the execution to its end and stores it, or leaves it to the next
-// daemon. left is what the timeout leaves of its time. A program that an earlier
-// daemon started is started once all the same: the agent takes an id once.
-func (r *run) follow(ctx context.Context, session *sandbox.Session, left time.Duration) {
+// daemon.
+func (r *run) follow(ctx context.Context, session *sandbox.Session) {
 	r.session = session
 	defer session.Release()
 	ctx, unbind := session.Bind(ctx)
@@ -101,15 +101,63 @@ func (r *run) follow(ctx context.Context, session *sandbox.Session, left time.Du
 	end := r.start(ctx)
 	if end == nil {
 		close(r.started)
+		end = r.pump(ctx, r.snapshot().Timeout)
+	}
+	r.settle(ctx, end)
+}
+
+// goOn follows what an earlier daemon started; left is what the timeout leaves
+// of its time. It starts nothing: what the agent does not know never ran, and
+// nobody waits for it any more.
+func (r *run) goOn(ctx context.Context, session *sandbox.Session, left time.Duration) {
+	r.session = session
+	defer session.Release()
+	ctx, unbind := session.Bind(ctx)
+	defer unbind()
+	close(r.started)
+	var end *ending
+	switch exit, err := r.look(ctx); {
+	case exit != nil && (left > 0 || exit.Signal != "SIGKILL"): // else an earlier daemon's kill, most likely
+		end = endOf(func(e *Execution) { e.exited(*exit) })
+	case errors.Is(err, errUnknown):
+		end = endOf(func(e *Execution) { e.Status, e.Reason = Vanished, HostRestarted })
+	default:
 		end = r.pump(ctx, left)
 	}
-	if end == leave {
-		r.close()
-		return
+	r.settle(ctx, end)
+}
+
+// lookWaitMS lets the end of a program that is just ending come.
+const lookWaitMS = 100
+
+// errUnknown says that the agent does not know the execution.
+var errUnknown = errors.New("the agent does not know it")
+
+// look asks once for what is there, so that a program that ended while no
+// daemon was there is told as it ended, whatever its timeout.
+func (r *run) look(ctx context.Context) (*guestwire.Exit, error) {
+	ctx, cancel := context.WithTimeout(ctx, r.m.cfg.KillTimeout)
+	defer cancel()
+	for {
+		had := r.stdout.next + r.stderr.next
+		exit, err := r.session.Agent().Pull(ctx, r.snapshot().ID, guestwire.Pull{Stdout: r.stdout.next, Stderr: r.stderr.next, WaitMS: lookWaitMS}, r.keep)
+		var refusal *guestwire.Error
+		if errors.As(err, &refusal) && refusal.Code == guestwire.NoExecution {
+			return nil, errUnknown
+		}
+		if err != nil || exit != nil || r.stdout.next+r.stderr.next == had {
+			return exit, err
+		}
 	}
-	r.finish(ctx, session.Done(), *end)
+}
+
+// settle stores an end, or leaves the execution.
+func (r *run) settle(ctx context.Context, end *ending) {
+	stored := end != leave && r.finish(ctx, *end)
 	r.close()
-	r.forget(ctx)
+	if stored {
+		r.forget(ctx)
+	}
 }
 
 // close lets the store answer.
@@ -154,7 +202,7 @@ func (r *run) start(ctx context.Context) *ending {
 			r.log.Warn("guest could not start a program", "code", string(refusal.Code))
 			reason = AgentUnreachable
 		}
-		return end(func(e *Execution) { e.Status, e.Reason = Failed, reason })
+		return endOf(func(e *Execution) { e.Status, e.Reason = Failed, reason })
 	default:
 		return r.vanished(err)
 	}
@@ -167,7 +215,7 @@ func (r *run) pump(ctx context.Context, left time.Duration) *ending {
 	defer cancel()
 	exit, err := r.pullUntilExit(running)
 	if err == nil {
-		return end(func(e *Execution) { e.exited(*exit) })
+		return endOf(func(e *Execution) { e.exited(*exit) })
 	}
 	if !errors.Is(context.Cause(running), errTimeout) {
 		return r.vanished(err)
@@ -200,7 +248,7 @@ func (r *run) kill(ctx context.Context) *ending {
 	if err != nil && ctx.Err() == nil {
 		r.session.AgentFailed(fmt.Errorf("kill after timeout is not confirmed: %w", err))
 	}
-	return end(func(e *Execution) {
+	return endOf(func(e *Execution) {
 		if exit != nil {
 			e.exited(*exit)
 		}
@@ -366,15 +414,15 @@ func (r *run) vanished(err error) *ending {
 		return leave
 	}
 	reason := vanishReasons[r.session.Reason()]
-	return end(func(e *Execution) { e.Status, e.Reason = Vanished, reason })
+	return endOf(func(e *Execution) { e.Status, e.Reason = Vanished, reason })
 }
 
-func end(change ending) *ending { return &change }
+func endOf(change ending) *ending { return &change }
 
 // finish stores the end, then shows it: what a caller has seen survives a
-// crash. It tries until the store takes it or done is closed, which a sandbox
-// that is gone or left does; then the next start of the daemon settles the row.
-func (r *run) finish(ctx context.Context, done <-chan struct{}, change ending) {
+// crash. It tries until the store takes it or the daemon stops; then the next
+// start settles the row.
+func (r *run) finish(ctx context.Context, change ending) (stored bool) {
 	e := r.snapshot()
 	change(&e)
 	e.Finished = time.Now()
@@ -383,18 +431,17 @@ func (r *run) finish(ctx context.Context, done <-chan struct{}, change ending) {
 		defer r.mu.Unlock()
 		r.e = e
 	}()
-	for wait := retryPause; ; wait = min(2*wait, time.Second) {
-		err := r.m.cfg.Store.FinishExecution(context.WithoutCancel(ctx), e)
-		if err == nil || errors.Is(err, ErrAlreadyFinished) {
-			break
+	for wait := retryPause; ; wait = min(2*wait, 10*time.Second) {
+		err := r.m.store(ctx, func(ctx context.Context) error { return r.m.cfg.Store.FinishExecution(ctx, e) })
+		if err == nil || errors.Is(err, ErrAlreadyFinished) || fault.Is(err, fault.ExecutionNotFound) {
+			return true
 		}
 		r.log.Error("store refused the end of an execution", "error", err)
 		select {
 		case <-time.After(wait):
-			continue
-		case <-done:
+		case <-r.m.closing:
+			return false
 		}
-		break
 	}
 }
 
