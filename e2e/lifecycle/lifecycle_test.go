@@ -163,6 +163,10 @@ func jailed(t *testing.T, d *harness.Daemon, sandbox string) {
 	if want := filepath.Join(d.StateDir, "jails/firecracker", name, "root"); err != nil || root != want && root != "/" {
 		t.Errorf("root is %s (%v), not %s", root, err, want)
 	}
+	// The daemon's own score spares it; a host short of memory ends sandboxes first.
+	if score, err := os.ReadFile(filepath.Join(proc, "oom_score_adj")); err != nil || string(score) != "500\n" {
+		t.Errorf("oom_score_adj is %q: %v", score, err)
+	}
 	if _, err := os.Stat(filepath.Join(proc, "root", "etc", "passwd")); err == nil {
 		t.Error("the VMM sees the host's files")
 	}

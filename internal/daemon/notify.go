@@ -3,7 +3,11 @@ package daemon
 import (
 	"fmt"
 	"net"
+	"time"
 )
+
+// notifyWait bounds the wait for a service manager that does not read.
+const notifyWait = time.Second
 
 // What a service manager wants to know, in the words of sd_notify(3).
 const (
@@ -27,6 +31,9 @@ func notify(socket, state string) error {
 		return fmt.Errorf("notify: %w", err)
 	}
 	defer func() { _ = conn.Close() }()
+	if err := conn.SetDeadline(time.Now().Add(notifyWait)); err != nil {
+		return fmt.Errorf("notify: %w", err)
+	}
 	if _, err := conn.Write([]byte(state)); err != nil {
 		return fmt.Errorf("notify: %w", err)
 	}

@@ -2,6 +2,7 @@ package firecracker
 
 import (
 	"bytes"
+	"context"
 	"errors"
 	"io"
 	"os"
@@ -16,7 +17,7 @@ const digBlock = 64 << 10
 // dig makes holes of the blocks of a file that hold nothing but zeros: most of
 // the memory of a guest that has just booted was never touched, and Firecracker
 // writes it all the same.
-func dig(f *os.File) error {
+func dig(ctx context.Context, f *os.File) error {
 	var zeros [digBlock]byte
 	block := make([]byte, digBlock)
 	start := int64(-1) // of the run of zeros that ends at the current block
@@ -32,6 +33,9 @@ func dig(f *os.File) error {
 		return nil
 	}
 	for at := int64(0); ; at += digBlock {
+		if ctx.Err() != nil {
+			return context.Cause(ctx)
+		}
 		n, err := f.ReadAt(block, at)
 		if err != nil && !errors.Is(err, io.EOF) {
 			return err

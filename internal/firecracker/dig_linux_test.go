@@ -25,7 +25,7 @@ func TestDigChangesNoByte(t *testing.T) {
 		}
 		data = append(data, make([]byte, random.IntN(digBlock))...)
 		f := dense(t, fmt.Sprint(seed), data)
-		must(t, dig(f))
+		must(t, dig(t.Context(), f))
 		got, err := os.ReadFile(f.Name())
 		if err != nil || !bytes.Equal(got, data) {
 			t.Errorf("seed %d: %d bytes became others: %v", seed, len(data), err)
@@ -37,7 +37,7 @@ func TestDigGivesZerosBack(t *testing.T) {
 	data := make([]byte, 64*digBlock)
 	data[0], data[10*digBlock], data[len(data)-1] = 1, 1, 1
 	f := dense(t, "memory", data)
-	must(t, f.Sync(), dig(f)) // on the disk: what was only promised would vanish anyway
+	must(t, f.Sync(), dig(t.Context(), f)) // on the disk: what was only promised would vanish anyway
 	var stat unix.Stat_t
 	must(t, unix.Fstat(int(f.Fd()), &stat))
 	if stat.Size != int64(len(data)) || stat.Blocks*512 > 4*digBlock {

@@ -85,7 +85,7 @@ func (v *VMM) Keep(ctx context.Context, host, template string) error {
 	}{
 		{"take memory", func() error {
 			size := int64(plan.MemMiB) << 20
-			return takeFrozen(from, frozenMemory, to, memoryName, size, size, dig)
+			return takeFrozen(from, frozenMemory, to, memoryName, size, size, func(f *os.File) error { return dig(ctx, f) })
 		}},
 		{"take state", func() error { return takeFrozen(from, frozenState, to, stateName, 1, maxState, nil) }},
 		{"link scratch", func() error { return linkFile(blank, to, scratchName) }},

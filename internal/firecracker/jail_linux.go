@@ -202,3 +202,28 @@ func (v *VMM) processes(host string) ([]int, error) {
 	}
 	return parsePIDs(string(data))
 }
+
+// SlotOf tells the slot for which a VMM was launched in a jail, by the owner of
+// its root, which the jailer gave it and a VMM cannot change; -1 where none was.
+func (v *VMM) SlotOf(_ context.Context, host string) (int, error) {
+	root, err := v.openRoot(host)
+	if errors.Is(err, os.ErrNotExist) {
+		return -1, nil
+	}
+	if err != nil {
+		return 0, fmt.Errorf("tell slot: %w", err)
+	}
+	defer func() { _ = root.Close() }()
+	var stat unix.Stat_t
+	if err := unix.Fstat(int(root.Fd()), &stat); err != nil {
+		return 0, fmt.Errorf("tell slot: %w", err)
+	}
+	switch slot := int(stat.Uid) - v.conf.UIDBase; {
+	case stat.Uid == 0:
+		return -1, nil
+	case slot < 0 || slot >= maxSlots:
+		return 0, fmt.Errorf("tell slot: %s belongs to uid %d, which is none of this daemon's (from %d on): was it started with another --uid-base?", host, stat.Uid, v.conf.UIDBase)
+	default:
+		return slot, nil
+	}
+}

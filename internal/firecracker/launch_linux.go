@@ -223,6 +223,9 @@ func (v *VMM) findVMM(host string, i *instance) (pidfd int, err error) {
 	if err == nil {
 		err = v.checkPlace(pid, host)
 	}
+	if err == nil {
+		err = expendable(pid)
+	}
 	if err != nil {
 		return -1, errors.Join(err, unix.Close(pidfd))
 	}
@@ -230,6 +233,15 @@ func (v *VMM) findVMM(host string, i *instance) (pidfd int, err error) {
 	i.pid = pid
 	i.mu.Unlock()
 	return pidfd, nil
+}
+
+// vmmOOMScore makes the kernel choose a VMM when the host is short of memory,
+// before any service of the host: a child inherits the daemon's own score, which
+// spares it.
+const vmmOOMScore = 500
+
+func expendable(pid int) error {
+	return os.WriteFile(fmt.Sprintf("/proc/%d/oom_score_adj", pid), []byte(strconv.Itoa(vmmOOMScore)), 0)
 }
 
 func (v *VMM) onlyProcess(host string) (int, error) {

@@ -23,10 +23,10 @@ const makerSlot = 1<<20 - 1
 // the last step of its teardown, so what it counts as free truly is.
 type admission struct {
 	mu     sync.Mutex
-	limits Limits       // guarded by mu
-	slots  map[int]bool // guarded by mu; those that are taken
-	used   amount       // guarded by mu
-	maker  amount       // guarded by mu; what of it a microVM that becomes a template has
+	limits Limits      // guarded by mu
+	slots  map[int]int // guarded by mu; how many hold each; more than one only of what an earlier daemon left
+	used   amount      // guarded by mu
+	maker  amount      // guarded by mu; what of it a microVM that becomes a template has
 }
 
 // amount is what a microVM takes of the node.
@@ -40,7 +40,7 @@ type reservation struct {
 }
 
 func newAdmission(limits Limits) *admission {
-	return &admission{limits: limits, slots: map[int]bool{}}
+	return &admission{limits: limits, slots: map[int]int{}}
 }
 
 // reload puts other limits in force; what is held stays held.
@@ -64,7 +64,7 @@ func (a *admission) reserve(more amount) (*reservation, error) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	slot := 0
-	for a.slots[slot] {
+	for a.slots[slot] > 0 {
 		slot++
 	}
 	if slot >= a.limits.Slots {
@@ -92,7 +92,7 @@ func (a *admission) reserveMaker(more amount) (*reservation, error) {
 }
 
 func (a *admission) takeIfFits(slot int, more, used amount) (*reservation, error) {
-	if a.slots[slot] {
+	if a.slots[slot] > 0 {
 		return nil, full("slot %d of this node is taken", slot)
 	}
 	if err := a.fits(more, used); err != nil {
@@ -114,21 +114,17 @@ func (a *admission) fits(more, used amount) error {
 }
 
 // hold counts what is on the host already, whether the limits allow it or not:
-// they may have been lowered since. A slot that somebody holds is no error here,
-// but then the reservation does not give it back.
+// they may have been lowered since. A slot below 0 is none.
 func (a *admission) hold(slot int, what amount) *reservation {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	if a.slots[slot] {
-		slot = -1
-	}
 	return a.take(slot, what)
 }
 
 // take is called with mu held.
 func (a *admission) take(slot int, what amount) *reservation {
 	if slot >= 0 {
-		a.slots[slot] = true
+		a.slots[slot]++
 	}
 	a.used.vcpus += what.vcpus
 	a.used.memMiB += what.memMiB
@@ -143,7 +139,7 @@ func (r *reservation) release() {
 		a.mu.Lock()
 		defer a.mu.Unlock()
 		if r.slot >= 0 {
-			delete(a.slots, r.slot)
+			a.slots[r.slot]--
 		}
 		if r.slot == makerSlot {
 			a.maker = amount{}

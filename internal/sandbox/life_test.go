@@ -561,6 +561,65 @@ func TestReconcile(t *testing.T) {
 	})
 }
 
+// TestASlotIsFreeWhenItsVMIsGone: a microVM that cannot be killed keeps its slot,
+// and with it its uid, also from a daemon whose store knows it no more.
+func TestASlotIsFreeWhenItsVMIsGone(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, limits)
+		l := w.recovered()
+		sb, err := l.Create(t.Context(), sandbox.Spec{Image: "python", Idle: -1})
+		if err != nil || sb.Slot != 0 {
+			t.Fatalf("%+v %v", sb, err)
+		}
+		w.host.Hang("cgroup.kill", true)
+		go func() { _, _ = l.Delete(l.caller(), sb.ID) }()
+		settled()
+		l.kill()
+		if ids, err := w.store.DeleteStopped(t.Context(), time.Now().Add(time.Hour)); err != nil || len(ids) != 1 {
+			t.Fatal(ids, err)
+		}
+		next := w.recovered()
+		for _, want := range []int{1, 2} {
+			if sb, err := next.Create(t.Context(), sandbox.Spec{Image: "python", Idle: -1}); err != nil || sb.Slot != want {
+				t.Fatalf("%+v %v", sb, err)
+			}
+		}
+		w.host.Hang("cgroup.kill", false)
+		time.Sleep(time.Minute) // of the bubble's clock: it is tried again
+		settled()
+		if sb, err := next.Create(t.Context(), sandbox.Spec{Image: "python", Idle: -1}); err != nil || sb.Slot != 0 {
+			t.Fatalf("%+v %v", sb, err)
+		}
+		w.drained(next)
+	})
+}
+
+// TestAHungAdoptionHoldsUpNoStop: what runs is left as it was found.
+func TestAHungAdoptionHoldsUpNoStop(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, limits)
+		l := w.recovered()
+		sb, err := l.Create(t.Context(), sandbox.Spec{Image: "python", Idle: -1})
+		if err != nil {
+			t.Fatal(err)
+		}
+		l.kill()
+		w.host.Hang("agent.echo", true)
+		hung := w.recovered()
+		settled()
+		began := time.Now()
+		if err := hung.Close(t.Context(), false); err != nil || time.Since(began) != 0 {
+			t.Errorf("after %s: %v", time.Since(began), err)
+		}
+		w.host.Hang("agent.echo", false)
+		next := w.recovered()
+		if _, err := next.Touch(t.Context(), sb.ID); err != nil {
+			t.Error(err)
+		}
+		w.drained(next)
+	})
+}
+
 // slowList answers a list of live sandboxes later than it looked.
 type slowList struct{ sandbox.Store }
 

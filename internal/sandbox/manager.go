@@ -178,15 +178,17 @@ func (m *Manager) Create(ctx context.Context, spec Spec) (Sandbox, error) {
 
 // admit reserves room. A template in the making is given up for it.
 func (m *Manager) admit(ctx context.Context, more amount) (*reservation, error) {
-	for {
-		held, err := m.admission.reserve(more)
-		if !errors.Is(err, errYield) {
-			return held, err
-		}
+	held, err := m.admission.reserve(more)
+	if errors.Is(err, errYield) {
 		if err := m.templates.yield(ctx); err != nil {
 			return nil, err
 		}
+		held, err = m.admission.reserve(more)
 	}
+	if errors.Is(err, errYield) { // the next one is in the making already
+		err = full("this node makes room just now")
+	}
+	return held, err
 }
 
 // plan is what adapters need of a sandbox.
@@ -367,6 +369,7 @@ func (m *Manager) Close(ctx context.Context, drain bool) error {
 		}
 	}
 	m.mu.Unlock()
+	m.templates.stop()
 	done := make(chan struct{})
 	go func() { m.running.Wait(); close(done) }()
 	defer m.cancel()
@@ -374,11 +377,18 @@ func (m *Manager) Close(ctx context.Context, drain bool) error {
 	case <-done:
 		return nil
 	case <-ctx.Done():
-		m.giveUp()
-		<-done
-		return fmt.Errorf("close sandboxes: %w", ctx.Err())
 	}
+	m.giveUp()
+	m.cancel()
+	select { // what the kernel holds ends with the process
+	case <-done:
+	case <-time.After(closeGrace):
+	}
+	return fmt.Errorf("close sandboxes: %w", ctx.Err())
 }
+
+// closeGrace is how long Close waits for what it has given up.
+const closeGrace = 5 * time.Second
 
 // store changes a row, in StepTimeout, whatever becomes of ctx.
 func (m *Manager) store(ctx context.Context, sb Sandbox) error {

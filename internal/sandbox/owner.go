@@ -96,27 +96,42 @@ func (o *owner) begin() begun {
 		vm := newMicroVM(o.ctx, o.m, o.plan, o.log)
 		return begun{vm, vm.take(vm.adoption())}
 	}
+	b, used := o.attempt(o.cold)
+	if used == nil || o.ctx.Err() != nil {
+		return b
+	}
+	if b.err == nil {
+		o.m.templates.proved(used)
+		return b
+	}
+	o.m.templates.suspected(used, b.err)
+	o.log.Warn("restore from template failed, booting instead", "template", used.name, "error", b.err)
+	ctx, cancel := context.WithTimeout(o.ctx, o.m.limits().StepTimeout)
+	defer cancel()
+	if !b.vm.remove(ctx) { // the caller gets its answer; stop goes on with it
+		return b
+	}
+	b, _ = o.attempt(true)
+	return b
+}
+
+// attempt brings a microVM up once its turn has come, and names the template that
+// it used.
+func (o *owner) attempt(cold bool) (b begun, used *template) {
 	plan := o.plan
-	if !o.cold {
-		plan.Template = o.m.templates.find(plan)
+	done, err := o.m.bootTurn(o.ctx)
+	if err != nil {
+		return begun{newMicroVM(o.ctx, o.m, plan, o.log), err}, nil
+	}
+	defer done()
+	if !cold { // only now: one that was found before the turn came may be gone
+		used = o.m.templates.find(plan)
+	}
+	if used != nil {
+		plan.Template = used.name
 	}
 	vm := newMicroVM(o.ctx, o.m, plan, o.log)
-	err := vm.provision(vm.steps())
-	if plan.Template == "" || o.ctx.Err() != nil {
-		return begun{vm, err}
-	}
-	if err == nil {
-		o.m.templates.proved(plan.Template)
-		return begun{vm, nil}
-	}
-	o.m.templates.failed(plan.Template, err)
-	o.log.Warn("restore from template failed, booting instead", "template", plan.Template, "error", err)
-	if !vm.remove() {
-		return begun{vm, err}
-	}
-	plan.Template = ""
-	vm = newMicroVM(o.ctx, o.m, plan, o.log)
-	return begun{vm, vm.provision(vm.steps())}
+	return begun{vm, vm.take(vm.steps())}, used
 }
 
 // starting waits for the microVM and returns no reason once the sandbox runs, or
@@ -124,6 +139,10 @@ func (o *owner) begin() begun {
 func (o *owner) starting(beginning <-chan begun) (*microVM, Reason) {
 	var cause Reason
 	abandon := o.m.abandon
+	var ending <-chan struct{} // one that runs already is left as it is
+	if o.adopted {
+		ending = o.m.ending
+	}
 	for {
 		select {
 		case b := <-beginning:
@@ -140,6 +159,12 @@ func (o *owner) starting(beginning <-chan begun) (*microVM, Reason) {
 			cause = first(cause, reason)
 		case <-o.ttl.C:
 			cause = first(cause, ReasonTTL)
+		case <-ending:
+			ending = nil
+			if o.m.drain {
+				continue // by the queue
+			}
+			cause = first(cause, leaving)
 		case <-abandon:
 			abandon = nil
 			cause = leaving // the next start settles it
@@ -285,7 +310,7 @@ func (o *owner) stop(vm *microVM, reason Reason) {
 		close(o.ready)
 	}
 	o.cancel(errors.New("the sandbox ended"))
-	removed := vm.remove()
+	removed := vm.remove(context.Background())
 	if removed {
 		o.held.release()
 		o.log.Info("sandbox stopped", "stop_reason", o.sb.StopReason, "reason", o.sb.Reason)

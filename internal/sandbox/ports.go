@@ -63,6 +63,9 @@ type VMM interface {
 	Remove(ctx context.Context, host string) error
 	// List names all jails that this node made.
 	List(ctx context.Context) ([]string, error)
+	// SlotOf tells the slot for which a VMM was launched in a jail; -1 where
+	// none was.
+	SlotOf(ctx context.Context, host string) (slot int, err error)
 
 	// TemplateOf names the template of a plan: by everything that a snapshot
 	// depends on (Firecracker, processor, host kernel, guest kernel, agent,

@@ -69,11 +69,8 @@ func (v *microVM) steps() []step {
 func (v *microVM) adoption() []step {
 	return []step{
 		{"adopt", func(ctx context.Context) error {
-			if err := v.m.cfg.VMM.Adopt(ctx, v.plan); err != nil {
-				return err
-			}
-			v.watchDeath()
-			return nil
+			v.watchDeath() // first: it may die meanwhile
+			return v.m.cfg.VMM.Adopt(ctx, v.plan)
 		}},
 		{"answer", v.answer},
 	}
@@ -106,13 +103,22 @@ func (v *microVM) take(steps []step) error {
 			if cause := context.Cause(ctx); cause != nil && !errors.Is(err, cause) {
 				err = fmt.Errorf("%w (%w)", err, cause)
 			}
-			return fmt.Errorf("%s: %w", s.name, err)
+			return &stepError{step: s.name, err: err}
 		}
 		v.done.Add(1)
 		v.log.Debug("step done", "step", s.name, "duration", time.Since(began))
 	}
 	return nil
 }
+
+// stepError says in which step it went wrong.
+type stepError struct {
+	step string
+	err  error
+}
+
+func (e *stepError) Error() string { return e.step + ": " + e.err.Error() }
+func (e *stepError) Unwrap() error { return e.err }
 
 // stepGrace is how long a step may take to see that its context has ended.
 const stepGrace = 2 * time.Second
@@ -187,13 +193,16 @@ func (m *Manager) bootTurn(ctx context.Context) (done func(), err error) {
 }
 
 // remove tears the microVM down, trying again until nothing of it is left, and
-// reports whether that was so when the daemon gave up.
-func (v *microVM) remove() bool {
+// reports whether that was so when ctx ended or the daemon gave up. No two may run
+// at once.
+func (v *microVM) remove(ctx context.Context) bool {
 	v.cancel(errors.New("it is torn down"))
 	still := make(chan struct{})
 	go func() { v.busy.Wait(); close(still) }()
 	select {
 	case <-still: // a step that hangs may still make something
+	case <-ctx.Done():
+		return false
 	case <-v.m.abandon:
 		return false
 	}
@@ -206,10 +215,12 @@ func (v *microVM) remove() bool {
 		v.log.Error("teardown is not complete, trying again", "error", err, "wait", wait)
 		select {
 		case <-time.After(wait):
+			continue
+		case <-ctx.Done():
 		case <-v.m.abandon:
-			v.watch.Wait()
-			return false
 		}
+		v.watch.Wait()
+		return false
 	}
 }
 

@@ -189,31 +189,24 @@ func (m *Manager) disclaim(host string) {
 // that one that cannot be removed holds up nothing but its slot.
 func (m *Manager) reapUnowned(ctx context.Context, hosts map[string]place) {
 	for host := range hosts {
+		log := m.cfg.Logger.With("host", host)
 		if m.owned(host) || !m.claim(host) {
 			continue
 		}
-		held := m.holdSlotOf(ctx, host)
-		log := m.cfg.Logger.With("host", host)
+		slot, err := m.cfg.VMM.SlotOf(ctx, host)
+		if err != nil {
+			m.disclaim(host)
+			log.Error("cannot tell the slot of what nobody owns, trying again later", "error", err)
+			continue
+		}
+		held := m.admission.hold(slot, amount{})
 		vm := newMicroVM(m.ctx, m, Plan{Host: host}, log) //nolint:contextcheck // it outlives the call
 		go func() {                                       //nolint:contextcheck // the same
 			defer m.disclaim(host)
-			if vm.remove() {
+			if vm.remove(context.Background()) {
 				held.release()
 				log.Warn("reaped what nobody owned")
 			}
 		}()
 	}
-}
-
-// holdSlotOf keeps the slot of a row taken until its VM is gone: another VM must
-// not get the same uid. What has no row never had a VM, or was to become a
-// template.
-func (m *Manager) holdSlotOf(ctx context.Context, host string) *reservation {
-	slot := makerSlot
-	if id, ok := ident.FromHost(ident.Sandbox, host); ok {
-		if sb, err := m.cfg.Store.Sandbox(ctx, id); err == nil {
-			slot = sb.Slot
-		}
-	}
-	return m.admission.hold(slot, amount{})
 }

@@ -20,15 +20,20 @@ type templates struct {
 	m *Manager
 
 	mu     sync.Mutex
-	ready  map[string]time.Time // guarded by mu; when each was last used
+	ready  map[string]*template // guarded by mu
 	faults map[string]*faults   // guarded by mu; of those that failed of late
 	making *making              // guarded by mu; nil while none is
 }
 
+// template is one that can be used. Another of the same name is another one.
+type template struct {
+	name string
+	used time.Time // guarded by templates.mu; last
+}
+
 // making is the template that is being made.
 type making struct {
-	cancel chan struct{} // closed when it is to be given up
-	giveUp func()        // closes cancel
+	giveUp context.CancelCauseFunc
 	done   chan struct{} // closed when nothing of it is left
 }
 
@@ -47,7 +52,7 @@ const (
 )
 
 func newTemplates(m *Manager) *templates {
-	return &templates{m: m, ready: map[string]time.Time{}, faults: map[string]*faults{}}
+	return &templates{m: m, ready: map[string]*template{}, faults: map[string]*faults{}}
 }
 
 // load finds what an earlier daemon made.
@@ -60,34 +65,50 @@ func (t *templates) load(ctx context.Context) error {
 	}
 	t.mu.Lock()
 	for _, name := range names {
-		t.ready[name] = time.Now()
+		t.ready[name] = &template{name: name, used: time.Now()}
 	}
 	t.mu.Unlock()
 	t.trim(ctx)
 	return nil
 }
 
-// find names the template to restore a plan from; "" is none.
-func (t *templates) find(plan Plan) string {
+// find returns the template to restore a plan from, or nil.
+func (t *templates) find(plan Plan) *template {
 	name := t.m.cfg.VMM.TemplateOf(plan)
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if _, ok := t.ready[name]; !ok || t.m.limits().Templates == 0 {
-		return ""
+	found := t.ready[name]
+	if found == nil || t.m.limits().Templates == 0 {
+		return nil
 	}
-	t.ready[name] = time.Now()
-	return name
+	found.used = time.Now()
+	return found
 }
 
 // proved is told that a restore went well.
-func (t *templates) proved(name string) {
+func (t *templates) proved(used *template) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	delete(t.faults, name)
+	delete(t.faults, used.name)
 }
 
-// failed is told that a restore, or the making, went wrong. The next cold boot
-// makes another: at once after the first fault, later and later after more.
+// blamed are the steps of a restore that a bad template fails.
+var blamed = map[string]bool{"start": true, "answer": true, "configure": true}
+
+// suspected is told that a restore went wrong. What the host did not do, and what
+// befell one that is gone already, is no fault of the template.
+func (t *templates) suspected(used *template, why error) {
+	var at *stepError
+	t.mu.Lock()
+	ours := t.ready[used.name] != used || !errors.As(why, &at) || !blamed[at.step]
+	t.mu.Unlock()
+	if !ours {
+		t.failed(used.name, why)
+	}
+}
+
+// failed drops a template that does not work, or could not be made. The next cold
+// boot makes another: at once after the first fault, later and later after more.
 func (t *templates) failed(name string, why error) {
 	t.mu.Lock()
 	delete(t.ready, name)
@@ -120,12 +141,13 @@ func (t *templates) want(plan Plan) {
 	if !t.m.claim(plan.Host) {
 		return
 	}
-	cancel := make(chan struct{})
-	now := &making{cancel: cancel, giveUp: sync.OnceFunc(func() { close(cancel) }), done: make(chan struct{})}
+	ctx, giveUp := context.WithCancelCause(t.m.ctx)
+	now := &making{giveUp: giveUp, done: make(chan struct{})}
 	t.making = now
 	go func() {
 		defer t.m.disclaim(plan.Host)
-		err := t.make(plan, name, cancel)
+		err := t.make(ctx, plan, name)
+		giveUp(nil)
 		close(now.done)
 		t.mu.Lock()
 		t.making = nil
@@ -150,7 +172,7 @@ func (t *templates) yield(ctx context.Context) error {
 	if now == nil {
 		return nil
 	}
-	now.giveUp()
+	now.giveUp(errYielded)
 	select {
 	case <-now.done:
 		return nil
@@ -163,42 +185,40 @@ func (t *templates) yield(ctx context.Context) error {
 
 // make boots a microVM of the plan, freezes it untouched, and keeps what that
 // left. Nothing of a caller's ever ran in it.
-func (t *templates) make(plan Plan, name string, cancel <-chan struct{}) error {
+func (t *templates) make(ctx context.Context, plan Plan, name string) error {
 	held, err := t.m.admission.reserveMaker(amountOf(plan))
 	if err != nil {
 		return err
 	}
 	c := t.m.cfg
-	vm := newMicroVM(t.m.ctx, t.m, plan, c.Logger.With("template", name))
-	stop := make(chan struct{})
-	defer close(stop)
-	go func() { // nobody waits for a template
-		select {
-		case <-t.m.ending:
-			vm.cancel(ErrLeft)
-		case <-cancel:
-			vm.cancel(errYielded)
-		case <-stop:
-		}
-	}()
+	vm := newMicroVM(ctx, t.m, plan, c.Logger.With("template", name))
 	err = vm.provision(append(vm.build(), step{"hello", vm.hello}, step{"freeze", func(ctx context.Context) error { return c.VMM.Freeze(ctx, plan) }}))
 	if err == nil {
-		err = vm.kept(name)
+		err = vm.kept(ctx, name)
 	}
 	if err == nil {
 		t.mu.Lock()
-		t.ready[name] = time.Now()
+		t.ready[name] = &template{name: name, used: time.Now()}
 		t.mu.Unlock()
 	}
-	if vm.remove() {
+	if vm.remove(context.Background()) {
 		held.release()
 	}
 	return err
 }
 
-// kept ends a frozen VMM and makes what it wrote a template.
-func (v *microVM) kept(name string) error {
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(v.ctx), v.m.limits().BootTimeout)
+// stop gives up what is being made: nobody waits for a template.
+func (t *templates) stop() {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.making != nil {
+		t.making.giveUp(ErrLeft)
+	}
+}
+
+// kept ends a frozen VMM, and with it v.ctx, and makes what it wrote a template.
+func (v *microVM) kept(ctx context.Context, name string) error {
+	ctx, cancel := context.WithTimeout(ctx, v.m.limits().BootTimeout)
 	defer cancel()
 	if err := v.m.cfg.Cgroups.Kill(ctx, v.plan.Host); err != nil {
 		return err
@@ -213,7 +233,7 @@ func (t *templates) trim(ctx context.Context) {
 	for name := range t.ready {
 		names = append(names, name)
 	}
-	slices.SortFunc(names, func(a, b string) int { return t.ready[b].Compare(t.ready[a]) })
+	slices.SortFunc(names, func(a, b string) int { return t.ready[b].used.Compare(t.ready[a].used) })
 	gone := names[min(len(names), t.m.limits().Templates):]
 	for _, name := range gone {
 		delete(t.ready, name)

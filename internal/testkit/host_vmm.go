@@ -169,6 +169,20 @@ func (m *vmm) List(ctx context.Context) ([]string, error) {
 	return (*View)(m).names(ctx, "jail.list", func() []string { return keys(m.host.jails) })
 }
 
+func (m *vmm) SlotOf(ctx context.Context, host string) (slot int, err error) {
+	v, h := (*View)(m), m.host
+	err = v.act(ctx, look, "jail.slot", func() error {
+		h.mu.Lock()
+		defer h.mu.Unlock()
+		slot = -1
+		if j := h.jails[host]; j != nil && j.launched {
+			slot = j.plan.Slot
+		}
+		return nil
+	}, nil)
+	return slot, err
+}
+
 func (m *vmm) TemplateOf(plan sandbox.Plan) string {
 	sum := sha256.Sum256(fmt.Appendf(nil, "%q %q %d %d %d", plan.Image.ID, plan.Image.Digest, plan.VCPUs, plan.MemMiB, plan.ScratchMiB))
 	return hex.EncodeToString(sum[:16])

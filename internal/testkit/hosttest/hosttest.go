@@ -228,15 +228,26 @@ func (f *fixture) run(client *guestwire.Client, cmd string, args ...string) stri
 	}
 }
 
+// slot checks for which slot a VMM was launched.
+func (f *fixture) slot(host string, want int) {
+	f.t.Helper()
+	if slot, err := f.VMM.SlotOf(f.ctx, host); err != nil || slot != want {
+		f.t.Errorf("slot %d, want %d: %v", slot, want, err)
+	}
+}
+
 func testLife(t *testing.T, f *fixture) {
 	plan := f.plan()
 	f.listed(f.ctx, plan.Host, false, false)
+	f.slot(plan.Host, -1)
 	f.must("create cgroup", f.Cgroups.Create(f.ctx, plan))
 	emptied := f.watch(plan.Host) // from before its first process
 	f.listed(f.ctx, plan.Host, true, false)
 	f.must("prepare", f.VMM.Prepare(f.ctx, plan))
 	f.listed(f.ctx, plan.Host, true, true)
+	f.slot(plan.Host, -1)
 	f.must("launch", f.VMM.Launch(f.ctx, plan))
+	f.slot(plan.Host, plan.Slot)
 	f.must("boot", f.boot(plan))
 	client := f.Agents.Client(plan.Host)
 	if got := f.run(client, "echo", "hello"); got != "hello\n" {
