@@ -60,7 +60,9 @@ func (c *checker) checkRan(p *program, r ran) {
 			c.report("it timed out, and its time was not over", r.by)
 		}
 	case "failed":
-		if r.Reason != "command_not_found" || !p.Missing || r.Bytes != [2]int64{} {
+		missing := r.Reason == "command_not_found" && p.Missing
+		never := r.Reason == "agent_unreachable" && p.asked.Answer == Lost // the daemon died before it asked the agent
+		if !missing && !never || r.Bytes != [2]int64{} {
 			c.report("it failed to start without a reason", r.by)
 		}
 	case "vanished":

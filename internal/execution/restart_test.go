@@ -127,7 +127,7 @@ func TestAProgramGoesOnWithoutADaemon(t *testing.T) {
 		t.Fatal(err)
 	}
 	eventually(t, func() bool { return errors.Is(syscall.Kill(pid, 0), syscall.ESRCH) }) // the agent has waited for it
-	n.late.Store(int64(5 * time.Minute)) // its timeout is over; its sandbox's TTL is not
+	n.late.Store(int64(5 * time.Minute))                                                 // its timeout is over; its sandbox's TTL is not
 	next := n.start(n.store)
 	e, out := next.ended(t, e)
 	if e.Status != execution.Exited || e.ExitCode == nil || *e.ExitCode != 3 || out != before+"after\n" {
@@ -180,7 +180,7 @@ func TestWhatNeverStartedIsNotStartedLater(t *testing.T) {
 	first.leave(t, false)
 	next := n.start(n.store)
 	e, _ = next.ended(t, e)
-	if e.Status != execution.Vanished || e.Reason != execution.HostRestarted {
+	if e.Status != execution.Failed || e.Reason != execution.AgentUnreachable {
 		t.Errorf("%+v", e)
 	}
 	if _, err := os.Stat(mark); err == nil {

@@ -120,7 +120,7 @@ func (r *run) goOn(ctx context.Context, session *sandbox.Session, left time.Dura
 	case exit != nil && (left > 0 || exit.Signal != "SIGKILL"): // else an earlier daemon's kill, most likely
 		end = endOf(func(e *Execution) { e.exited(*exit) })
 	case errors.Is(err, errUnknown):
-		end = endOf(func(e *Execution) { e.Status, e.Reason = Vanished, HostRestarted })
+		end = endOf(func(e *Execution) { e.Status, e.Reason = Failed, AgentUnreachable })
 	default:
 		end = r.pump(ctx, left)
 	}

@@ -207,7 +207,7 @@ func (v *microVM) remove(ctx context.Context) bool {
 		return false
 	}
 	for wait := 100 * time.Millisecond; ; wait = min(2*wait, 10*time.Second) {
-		err := v.teardown(context.WithoutCancel(v.ctx)) // it must run when everything else is over
+		err := v.teardown(context.WithoutCancel(v.ctx)) //nolint:contextcheck // it must run when everything else is over
 		if err == nil {
 			v.watch.Wait()
 			return true

@@ -201,9 +201,9 @@ func (m *Manager) reapUnowned(ctx context.Context, hosts map[string]place) {
 		}
 		held := m.admission.hold(slot, amount{})
 		vm := newMicroVM(m.ctx, m, Plan{Host: host}, log) //nolint:contextcheck // it outlives the call
-		go func() {                                       //nolint:contextcheck // the same
+		go func() {
 			defer m.disclaim(host)
-			if vm.remove(context.Background()) {
+			if vm.remove(context.WithoutCancel(ctx)) {
 				held.release()
 				log.Warn("reaped what nobody owned")
 			}

@@ -155,7 +155,7 @@ func (t *templates) want(plan Plan) {
 		switch {
 		case err == nil:
 			t.m.cfg.Logger.Info("template made", "template", name, "image", plan.Image.ID, "vcpus", plan.VCPUs, "mem_mib", plan.MemMiB)
-			t.trim(t.m.ctx)
+			t.trim(ctx)
 		case fault.Is(err, fault.NodeAtCapacity) || t.m.ctx.Err() != nil || errors.Is(err, ErrLeft) || errors.Is(err, errYielded):
 			t.m.cfg.Logger.Info("template not made now", "template", name, "why", err)
 		default:
@@ -192,7 +192,8 @@ func (t *templates) make(ctx context.Context, plan Plan, name string) error {
 	}
 	c := t.m.cfg
 	vm := newMicroVM(ctx, t.m, plan, c.Logger.With("template", name))
-	err = vm.provision(append(vm.build(), step{"hello", vm.hello}, step{"freeze", func(ctx context.Context) error { return c.VMM.Freeze(ctx, plan) }}))
+	freeze := step{"freeze", func(ctx context.Context) error { return c.VMM.Freeze(ctx, plan) }}
+	err = vm.provision(append(vm.build(), step{"hello", vm.hello}, freeze)) //nolint:contextcheck // it has ctx for its life
 	if err == nil {
 		err = vm.kept(ctx, name)
 	}
@@ -201,7 +202,7 @@ func (t *templates) make(ctx context.Context, plan Plan, name string) error {
 		t.ready[name] = &template{name: name, used: time.Now()}
 		t.mu.Unlock()
 	}
-	if vm.remove(context.Background()) {
+	if vm.remove(context.WithoutCancel(ctx)) {
 		held.release()
 	}
 	return err
