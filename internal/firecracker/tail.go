@@ -84,6 +84,7 @@ func (t *tail) last(limit int) (text string, before int64) {
 const (
 	settleEvery = time.Millisecond
 	settleTries = 50
+	settleQuiet = 5 // looks in a row that find nothing: what was read is kept a moment after it is no longer pending
 )
 
 // settle gives the reader a moment to take what was already written.
@@ -91,8 +92,12 @@ func (t *tail) settle() {
 	if t == nil || t.pending == nil {
 		return
 	}
+	quiet := 0
 	for range settleTries {
-		if t.pending() == 0 {
+		if quiet++; t.pending() > 0 {
+			quiet = 0
+		}
+		if quiet == settleQuiet {
 			return
 		}
 		time.Sleep(settleEvery)
