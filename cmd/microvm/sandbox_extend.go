@@ -1,9 +1,12 @@
 package main
 
 import (
+	"context"
 	"fmt"
 
 	"github.com/spf13/cobra"
+
+	microvm "github.com/microvmd/microvm/sdk/go"
 )
 
 func newSandboxExtendCommand(g *globals) *cobra.Command {
@@ -19,27 +22,17 @@ time goes on; see microvm sandbox touch.`,
   microvm sandbox extend sb_01KBA3ZJ7M8QW2X4Y6V8T0R2P4 --ttl 90m -o json`,
 		Args:              oneArg("SANDBOX"),
 		ValidArgsFunction: g.completeOneSandbox,
-		RunE: func(cmd *cobra.Command, args []string) error {
+		PreRunE: func(*cobra.Command, []string) error {
 			if ttl == 0 {
 				return usage("--ttl is missing")
 			}
-			client, err := g.client()
-			if err != nil {
-				return err
-			}
-			id, err := resolve(cmd.Context(), client, args[0])
-			if err != nil {
-				return err
-			}
-			sb, err := client.Sandboxes.Extend(cmd.Context(), id, int(ttl))
-			if err != nil {
-				return err
-			}
-			if g.output == outputJSON {
-				return printJSON(cmd.OutOrStdout(), sb)
-			}
-			return printAll(cmd.OutOrStdout(), fmt.Sprintf("%s expires %s\n", clean(sb.ID), moment(sb.Expires)))
+			return nil
 		},
+		RunE: oneSandbox(g, func(ctx context.Context, c *microvm.Client, id string) (*microvm.Sandbox, error) {
+			return c.Sandboxes.Extend(ctx, id, int(ttl))
+		}, func(cmd *cobra.Command, sb *microvm.Sandbox) error {
+			return printAll(cmd.OutOrStdout(), fmt.Sprintf("%s expires %s\n", clean(sb.ID), moment(sb.Expires)))
+		}),
 	}
 	cmd.Flags().Var(&ttl, "ttl", "time to live from now: seconds, or 90s, 15m, 2h")
 	return cmd

@@ -1,6 +1,12 @@
 package main
 
-import "github.com/spf13/cobra"
+import (
+	"context"
+
+	"github.com/spf13/cobra"
+
+	microvm "github.com/microvmd/microvm/sdk/go"
+)
 
 func newSandboxGetCommand(g *globals) *cobra.Command {
 	return &cobra.Command{
@@ -11,23 +17,8 @@ func newSandboxGetCommand(g *globals) *cobra.Command {
   microvm sandbox get sb_01KBA3ZJ7M8QW2X4Y6V8T0R2P4 -o json`,
 		Args:              oneArg("SANDBOX"),
 		ValidArgsFunction: g.completeOneSandbox,
-		RunE: func(cmd *cobra.Command, args []string) error {
-			client, err := g.client()
-			if err != nil {
-				return err
-			}
-			id, err := resolve(cmd.Context(), client, args[0])
-			if err != nil {
-				return err
-			}
-			sb, err := client.Sandboxes.Retrieve(cmd.Context(), id)
-			if err != nil {
-				return err
-			}
-			if g.output == outputJSON {
-				return printJSON(cmd.OutOrStdout(), sb)
-			}
-			return printSandbox(cmd, sb)
-		},
+		RunE: oneSandbox(g, func(ctx context.Context, c *microvm.Client, id string) (*microvm.Sandbox, error) {
+			return c.Sandboxes.Retrieve(ctx, id)
+		}, printSandbox),
 	}
 }

@@ -1,9 +1,12 @@
 package main
 
 import (
+	"context"
 	"fmt"
 
 	"github.com/spf13/cobra"
+
+	microvm "github.com/microvmd/microvm/sdk/go"
 )
 
 func newSandboxTouchCommand(g *globals) *cobra.Command {
@@ -17,23 +20,10 @@ by themselves. The TTL goes on; see microvm sandbox extend.`,
   while sleep 60; do microvm sandbox touch work || break; done`,
 		Args:              oneArg("SANDBOX"),
 		ValidArgsFunction: g.completeOneSandbox,
-		RunE: func(cmd *cobra.Command, args []string) error {
-			client, err := g.client()
-			if err != nil {
-				return err
-			}
-			id, err := resolve(cmd.Context(), client, args[0])
-			if err != nil {
-				return err
-			}
-			sb, err := client.Sandboxes.Touch(cmd.Context(), id)
-			if err != nil {
-				return err
-			}
-			if g.output == outputJSON {
-				return printJSON(cmd.OutOrStdout(), sb)
-			}
+		RunE: oneSandbox(g, func(ctx context.Context, c *microvm.Client, id string) (*microvm.Sandbox, error) {
+			return c.Sandboxes.Touch(ctx, id)
+		}, func(cmd *cobra.Command, sb *microvm.Sandbox) error {
 			return printAll(cmd.OutOrStdout(), fmt.Sprintln(clean(sb.ID)))
-		},
+		}),
 	}
 }

@@ -41,12 +41,10 @@ type Manager struct {
 	bounds    atomic.Pointer[Limits] // as they are now
 	turns     chan struct{}          // a place for each boot at once
 
-	ctx     context.Context // the life of everything it started
+	ctx     context.Context // the life of everything it started; nothing is waited for after it
 	cancel  context.CancelFunc
 	ending  chan struct{} // closed when Close began
 	drain   bool          // set before ending is closed: sandboxes end with the daemon
-	abandon chan struct{} // closed when nothing may be waited for any more
-	giveUp  func()        // closes abandon
 	running sync.WaitGroup
 
 	mu      sync.Mutex
@@ -64,10 +62,9 @@ func New(cfg Config) (*Manager, error) {
 	ctx, cancel := context.WithCancel(context.Background())
 	m := &Manager{
 		cfg: cfg, admission: newAdmission(cfg.Limits), turns: make(chan struct{}, cfg.Limits.BootsAtOnce), ctx: ctx, cancel: cancel,
-		ending: make(chan struct{}), abandon: make(chan struct{}), owners: map[string]*owner{}, others: map[string]bool{},
+		ending: make(chan struct{}), owners: map[string]*owner{}, others: map[string]bool{},
 	}
 	m.bounds.Store(&cfg.Limits)
-	m.giveUp = sync.OnceFunc(func() { close(m.abandon) })
 	m.templates = newTemplates(m)
 	return m, nil
 }
@@ -378,7 +375,6 @@ func (m *Manager) Close(ctx context.Context, drain bool) error {
 		return nil
 	case <-ctx.Done():
 	}
-	m.giveUp()
 	m.cancel()
 	select { // what the kernel holds ends with the process
 	case <-done:

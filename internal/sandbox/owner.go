@@ -119,26 +119,24 @@ func (o *owner) begin() begun {
 // it used.
 func (o *owner) attempt(cold bool) (b begun, used *template) {
 	plan := o.plan
-	done, err := o.m.bootTurn(o.ctx)
-	if err != nil {
-		return begun{newMicroVM(o.ctx, o.m, plan, o.log), err}, nil
-	}
-	defer done()
-	if !cold { // only now: one that was found before the turn came may be gone
-		used = o.m.templates.find(plan)
-	}
-	if used != nil {
-		plan.Template = used.name
-	}
-	vm := newMicroVM(o.ctx, o.m, plan, o.log)
-	return begun{vm, vm.take(vm.steps())}, used
+	b.vm = newMicroVM(o.ctx, o.m, plan, o.log)
+	b.err = o.m.inTurn(o.ctx, func() error {
+		if !cold { // only now: one that was found before the turn came may be gone
+			used = o.m.templates.find(plan)
+		}
+		if used != nil {
+			b.vm.plan.Template = used.name
+		}
+		return b.vm.take(b.vm.steps())
+	})
+	return b, used
 }
 
 // starting waits for the microVM and returns no reason once the sandbox runs, or
 // why it never will. When it returns, the beginning has ended.
 func (o *owner) starting(beginning <-chan begun) (*microVM, Reason) {
 	var cause Reason
-	abandon := o.m.abandon
+	abandon := o.m.ctx.Done()
 	var ending <-chan struct{} // one that runs already is left as it is
 	if o.adopted {
 		ending = o.m.ending
@@ -148,6 +146,9 @@ func (o *owner) starting(beginning <-chan begun) (*microVM, Reason) {
 		case b := <-beginning:
 			if cause == "" && b.err == nil {
 				return b.vm, o.becomeRunning(b.vm)
+			}
+			if cause == "" && o.m.ctx.Err() != nil {
+				cause = leaving // we ended it: the next start settles it
 			}
 			if cause == "" {
 				cause = o.failure(b)

@@ -76,18 +76,8 @@ func (v *microVM) adoption() []step {
 	}
 }
 
-// provision takes the steps when its turn has come. What it leaves after an error
-// is undone by teardown, which does not ask how far it came.
-func (v *microVM) provision(steps []step) error {
-	done, err := v.m.bootTurn(v.ctx)
-	if err != nil {
-		return fmt.Errorf("wait for a turn to boot: %w", err)
-	}
-	defer done()
-	return v.take(steps)
-}
-
-// take takes the steps, within BootTimeout, as long as the microVM gets on.
+// take takes the steps, within BootTimeout, as long as the microVM gets on. What it
+// leaves after an error is undone by teardown, which does not ask how far it came.
 func (v *microVM) take(steps []step) error {
 	limits := v.m.limits()
 	ctx, cancel := context.WithTimeoutCause(v.ctx, limits.BootTimeout, fmt.Errorf("not usable after %s", limits.BootTimeout))
@@ -177,19 +167,19 @@ func (v *microVM) watchProgress(ctx context.Context, hung context.CancelCauseFun
 	}
 }
 
-// bootTurn waits until few enough microVMs boot. More than there are cores only
-// get into each other's way: each takes longer, and all of them end later. A boot
-// that hangs holds its turn for BootTurn and no longer.
-func (m *Manager) bootTurn(ctx context.Context) (done func(), err error) {
+// inTurn boots when few enough microVMs do. More than there are cores only get
+// into each other's way: each takes longer, and all of them end later. A boot that
+// hangs holds its turn for BootTurn and no longer.
+func (m *Manager) inTurn(ctx context.Context, boot func() error) error {
 	select {
 	case m.turns <- struct{}{}:
 	case <-ctx.Done():
-		return nil, context.Cause(ctx)
+		return fmt.Errorf("wait for a turn to boot: %w", context.Cause(ctx))
 	}
-	var once sync.Once
-	give := func() { once.Do(func() { <-m.turns }) }
-	timer := time.AfterFunc(m.limits().BootTurn, give)
-	return func() { timer.Stop(); give() }, nil
+	give := sync.OnceFunc(func() { <-m.turns })
+	defer give()
+	defer time.AfterFunc(m.limits().BootTurn, give).Stop()
+	return boot()
 }
 
 // remove tears the microVM down, trying again until nothing of it is left, and
@@ -203,7 +193,7 @@ func (v *microVM) remove(ctx context.Context) bool {
 	case <-still: // a step that hangs may still make something
 	case <-ctx.Done():
 		return false
-	case <-v.m.abandon:
+	case <-v.m.ctx.Done():
 		return false
 	}
 	for wait := 100 * time.Millisecond; ; wait = min(2*wait, 10*time.Second) {
@@ -217,7 +207,7 @@ func (v *microVM) remove(ctx context.Context) bool {
 		case <-time.After(wait):
 			continue
 		case <-ctx.Done():
-		case <-v.m.abandon:
+		case <-v.m.ctx.Done():
 		}
 		v.watch.Wait()
 		return false

@@ -193,7 +193,7 @@ func (t *templates) make(ctx context.Context, plan Plan, name string) error {
 	c := t.m.cfg
 	vm := newMicroVM(ctx, t.m, plan, c.Logger.With("template", name))
 	freeze := step{"freeze", func(ctx context.Context) error { return c.VMM.Freeze(ctx, plan) }}
-	err = vm.provision(append(vm.build(), step{"hello", vm.hello}, freeze)) //nolint:contextcheck // it has ctx for its life
+	err = t.m.inTurn(ctx, func() error { return vm.take(append(vm.build(), step{"hello", vm.hello}, freeze)) }) //nolint:contextcheck // it has ctx for its life
 	if err == nil {
 		err = vm.kept(ctx, name)
 	}
