@@ -233,6 +233,9 @@ func (s *stub) factory() testkit.AgentFactory {
 	mux.HandleFunc(guestwire.RouteConfigure, func(w http.ResponseWriter, _ *http.Request) {
 		_, _ = w.Write([]byte(`{"generation":1}`))
 	})
+	mux.HandleFunc(guestwire.RouteEcho, func(w http.ResponseWriter, r *http.Request) {
+		_, _ = w.Write([]byte(r.URL.Query().Get("text"))) //nolint:gosec // no browser reads it
+	})
 	mux.HandleFunc(guestwire.RouteStart, func(w http.ResponseWriter, _ *http.Request) {
 		if s.start != nil {
 			s.start(w)

@@ -2,9 +2,11 @@ package execution_test
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"log/slog"
+	"net/http"
 	"os"
 	"path/filepath"
 	"strconv"
@@ -15,6 +17,7 @@ import (
 	"time"
 
 	"github.com/microvmd/microvm/internal/execution"
+	"github.com/microvmd/microvm/internal/guestwire"
 	"github.com/microvmd/microvm/internal/ident"
 	"github.com/microvmd/microvm/internal/sandbox"
 	"github.com/microvmd/microvm/internal/sqlstore"
@@ -36,14 +39,14 @@ type daemonLife struct {
 	sandboxes *sandbox.Manager
 }
 
-func newNode(t *testing.T) *node {
+func newNode(t *testing.T, agent testkit.AgentFactory) *node {
 	t.Helper()
 	store, err := sqlstore.Open(t.Context(), filepath.Join(t.TempDir(), "db"))
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = store.Close() })
-	return &node{t: t, host: testkit.NewHost(testkit.GuestAgent(t.TempDir())), store: store, dir: t.TempDir()}
+	return &node{t: t, host: testkit.NewHost(agent), store: store, dir: t.TempDir()}
 }
 
 func (n *node) uptime() time.Duration { return uptime() + time.Duration(n.late.Load()) }
@@ -107,7 +110,7 @@ func (l *daemonLife) begin(t *testing.T, spec execution.Spec) execution.Executio
 // there comes once, and its end is its own, although its time was over when the
 // next daemon looked.
 func TestAProgramGoesOnWithoutADaemon(t *testing.T) {
-	n := newNode(t)
+	n := newNode(t, testkit.GuestAgent(t.TempDir()))
 	gate := filepath.Join(t.TempDir(), "gate")
 	script := fmt.Sprintf("echo $$; until [ -e %s ]; do sleep 0.01; done; echo after; exit 3", gate)
 	first := n.start(n.store)
@@ -139,7 +142,7 @@ func TestAProgramGoesOnWithoutADaemon(t *testing.T) {
 // TestATimeoutGoesOnWithoutADaemon: a program that still runs when the next
 // daemon finds its time over is killed and told so.
 func TestATimeoutGoesOnWithoutADaemon(t *testing.T) {
-	n := newNode(t)
+	n := newNode(t, testkit.GuestAgent(t.TempDir()))
 	first := n.start(n.store)
 	e := first.begin(t, execution.Spec{Cmd: "sleep", Args: []string{"600"}, Timeout: time.Minute})
 	first.leave(t, false)
@@ -163,7 +166,7 @@ func eventually(t *testing.T, holds func() bool) {
 // TestWhatNeverStartedIsNotStartedLater: an execution that was stored, and no
 // more, when the daemon died has not run and never does.
 func TestWhatNeverStartedIsNotStartedLater(t *testing.T) {
-	n := newNode(t)
+	n := newNode(t, testkit.GuestAgent(t.TempDir()))
 	first := n.start(n.store)
 	sb, err := first.sandboxes.Create(t.Context(), sandbox.Spec{Image: "python", Idle: -1})
 	if err != nil {
@@ -189,6 +192,36 @@ func TestWhatNeverStartedIsNotStartedLater(t *testing.T) {
 	next.leave(t, true)
 }
 
+// TestAnAgentThatForgotEndsItsSandbox: a program of which output is kept did start,
+// whatever its agent says after a restart of the daemon.
+func TestAnAgentThatForgotEndsItsSandbox(t *testing.T) {
+	var forgot, said atomic.Bool
+	n := newNode(t, (&stub{pull: func(w http.ResponseWriter, r *http.Request) {
+		switch {
+		case forgot.Load():
+			w.WriteHeader(guestwire.NoExecution.Status())
+			_ = json.NewEncoder(w).Encode(guestwire.Error{Code: guestwire.NoExecution})
+		case !said.Swap(true):
+			_ = guestwire.WriteFrame(w, guestwire.Frame{Type: guestwire.StdoutFrame, Payload: []byte("ran")})
+		default:
+			quiet(w, r)
+		}
+	}}).factory())
+	first := n.start(n.store)
+	e := first.begin(t, execution.Spec{Cmd: "x", Timeout: time.Minute})
+	eventually(t, func() bool {
+		out, err := first.Output(t.Context(), e.Sandbox, e.ID)
+		return err != nil || len(out.Stdout.Bytes) > 0
+	})
+	first.leave(t, false)
+	forgot.Store(true)
+	next := n.start(n.store)
+	if e, out := next.ended(t, e); e.Status != execution.Vanished || e.Reason != execution.AgentDied || out != "ran" {
+		t.Errorf("%+v, output %q", e, out)
+	}
+	next.leave(t, true)
+}
+
 // sickStore refuses the ends of executions while it is sick.
 type sickStore struct {
 	*sqlstore.Store
@@ -204,7 +237,7 @@ func (s *sickStore) FinishExecution(ctx context.Context, e execution.Execution) 
 
 // TestAnEndThatTheStoreRefusesIsStoredLater also when its sandbox has gone.
 func TestAnEndThatTheStoreRefusesIsStoredLater(t *testing.T) {
-	n := newNode(t)
+	n := newNode(t, testkit.GuestAgent(t.TempDir()))
 	store := &sickStore{Store: n.store}
 	l := n.start(store)
 	e := l.begin(t, execution.Spec{Cmd: "sleep", Args: []string{"600"}, Timeout: time.Hour})

@@ -119,7 +119,7 @@ func (r *run) goOn(ctx context.Context, session *sandbox.Session, left time.Dura
 	switch exit, err := r.look(ctx); {
 	case exit != nil && (left > 0 || exit.Signal != "SIGKILL"): // else an earlier daemon's kill, most likely
 		end = endOf(func(e *Execution) { e.exited(*exit) })
-	case errors.Is(err, errUnknown):
+	case errors.Is(err, errUnknown) && r.stdout.next+r.stderr.next == 0: // else it ran, and the agent breaks its word
 		end = endOf(func(e *Execution) { e.Status, e.Reason = Failed, AgentUnreachable })
 	default:
 		end = r.pump(ctx, left)
