@@ -95,14 +95,18 @@ func up(ctx context.Context, emulated, unsupported bool, out, errs io.Writer) er
 		return err
 	}
 	say(errs, "\nDone in %.1f s. What next:\n", time.Since(began).Seconds())
-	for _, line := range []string{
-		"microvm run python -- python3 -c 'print(6 * 7)'   one program in a sandbox of its own",
-		"microvm sandbox create python --name work         a sandbox to keep",
-		"microvm exec work -- python3 --version            run in it",
-		"microvm doctor                                    what this host is short of",
-		"make test                                         prove it all",
+	self, doctor := os.Args[0], "doctor" // as it was called: it may not be in the PATH
+	if !here {
+		doctor = "machine shell -- microvm doctor"
+	}
+	for _, line := range [][2]string{
+		{self + " run python -- python3 -c 'print(6 * 7)'", "one program in a sandbox of its own"},
+		{self + " sandbox create python --name work", "a sandbox to keep"},
+		{self + " exec work -- python3 --version", "run in it"},
+		{self + " " + doctor, "what the host is short of"},
+		{"make test", "prove it all"},
 	} {
-		say(errs, "%s\n", "  "+line)
+		say(errs, "  %-52s %s\n", line[0], line[1])
 	}
 	return nil
 }

@@ -19,7 +19,7 @@
 //	if err := exe.Err(); err != nil {
 //		return err // the program was not allowed to answer: it did not fail by itself
 //	}
-//	fmt.Println(exe.Stdout, *exe.ExitCode) // its own answer, whatever the number (nil after a signal)
+//	fmt.Print(exe.Stdout) // its own answer; exe.ExitCode is nil after a signal
 //
 // # Errors
 //
