@@ -40,14 +40,14 @@ type execution struct {
 }
 
 // start starts execution id, or waits for the one that another request starts.
-func (a *Agent) start(id string, request guestwire.Start) (guestwire.Started, error) {
+func (a *Agent) start(id string, request guestwire.Start) (*execution, error) {
 	conf, err := a.configuration()
 	if err != nil {
-		return guestwire.Started{}, err
+		return nil, err
 	}
 	e, mine, err := a.claim(id)
 	if err != nil {
-		return guestwire.Started{}, err
+		return nil, err
 	}
 	if mine {
 		e.refusal = e.run(conf, request)
@@ -57,7 +57,7 @@ func (a *Agent) start(id string, request guestwire.Start) (guestwire.Started, er
 		close(e.started)
 	}
 	<-e.started
-	return guestwire.Started{PID: e.pid}, e.refusal
+	return e, e.refusal
 }
 
 // claim finds the execution or makes it; mine says that the caller starts it.
@@ -324,17 +324,21 @@ func (e *execution) wakeLocked() {
 	e.changed = make(chan struct{})
 }
 
-// pull acknowledges, waits for something to say, and says it. begin is called
-// once it is sure that the answer is frames and no refusal.
+// pull acknowledges, says that the program was started, waits for something
+// else to say, and says it. begin is called once it is sure that the answer is
+// frames and no refusal.
 func (e *execution) pull(ctx context.Context, request guestwire.Pull, begin func() io.Writer) error {
 	cursor := [2]int64{request.Stdout, request.Stderr}
 	if err := e.acknowledge(cursor, request.WaitMS); err != nil {
 		return err
 	}
+	w := begin()
+	if err := e.writeStarted(w); err != nil {
+		return err
+	}
 	deadline := time.NewTimer(time.Duration(request.WaitMS) * time.Millisecond)
 	defer deadline.Stop()
 	e.await(ctx, cursor, deadline.C)
-	w := begin()
 	left := guestwire.MaxPullBytes
 	buf := buffers.Get().(*[64 << 10]byte) //nolint:forcetypeassert // the pool holds nothing else
 	defer buffers.Put(buf)
@@ -353,6 +357,14 @@ func (e *execution) pull(ctx context.Context, request guestwire.Pull, begin func
 		}
 	}
 	return e.writeExit(w, cursor)
+}
+
+func (e *execution) writeStarted(w io.Writer) error {
+	payload, err := encode(guestwire.Started{PID: e.pid})
+	if err != nil {
+		return err
+	}
+	return guestwire.WriteFrame(w, guestwire.Frame{Type: guestwire.StartedFrame, Payload: payload})
 }
 
 func (e *execution) acknowledge(cursor [2]int64, waitMS int) error {

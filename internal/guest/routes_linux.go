@@ -121,12 +121,18 @@ func (a *Agent) serveStart(w *reply, r *request) error {
 	if err := decode(r.body, &start); err != nil {
 		return err
 	}
-	answer, err := a.start(r.id, start)
+	e, err := a.start(r.id, start)
 	if err != nil {
 		return err
 	}
-	w.json(answer)
-	return nil
+	return a.pull(w, e, start.Pull)
+}
+
+func (a *Agent) pull(w *reply, e *execution, pull guestwire.Pull) error {
+	return e.pull(a.life, pull, func() io.Writer {
+		w.header(200, "application/octet-stream", -1)
+		return w
+	})
 }
 
 func (a *Agent) servePull(w *reply, r *request) error {
@@ -138,10 +144,7 @@ func (a *Agent) servePull(w *reply, r *request) error {
 	if err := decode(r.body, &pull); err != nil {
 		return err
 	}
-	return e.pull(a.life, pull, func() io.Writer {
-		w.header(200, "application/octet-stream", -1)
-		return w
-	})
+	return a.pull(w, e, pull)
 }
 
 func (a *Agent) serveSignal(w *reply, r *request) error {

@@ -11,7 +11,9 @@ import (
 	"io"
 	"net/http"
 	"net/url"
+	"strconv"
 	"strings"
+	"time"
 )
 
 // Client is the host's side. It is safe for concurrent use. Every call is
@@ -62,36 +64,77 @@ func (c *Client) Configure(ctx context.Context, conf Configure) (Configured, err
 	return out, wrap("configure", err)
 }
 
-// Start starts execution id, once: a repeat answers with the first one's pid.
-func (c *Client) Start(ctx context.Context, id string, start Start) (Started, error) {
-	var out Started
-	err := c.call(ctx, RouteStart, id, start, &out)
-	if err == nil && out.PID <= 1 {
-		err = fmt.Errorf("impossible pid: %w", ErrProtocol)
-	}
-	return out, wrap("start execution", err)
+// Sink takes what a reply to Start or Pull says, in the order in which it comes.
+type Sink struct {
+	Started func(Started)     // once, first; nil is not called
+	Output  func(Frame) error // an error of it ends the reading and is returned
+}
+
+// Start starts execution id, once, and goes on as Pull: a repeat answers for the
+// program that the first one started.
+func (c *Client) Start(ctx context.Context, id string, start Start, sink Sink) (*Exit, error) {
+	exit, err := c.frames(ctx, RouteStart, id, start, start.Pull, sink)
+	return exit, wrap("start execution", err)
 }
 
 // Pull hands what the agent has to sink, in order within each stream, and
 // returns the exit once the execution is over and all its output was sent.
 // Frames that join on are handed over as one: a reply may hold a hundred
 // thousand of a byte each.
-func (c *Client) Pull(ctx context.Context, id string, pull Pull, sink func(Frame) error) (*Exit, error) {
-	body, err := json.Marshal(pull)
+func (c *Client) Pull(ctx context.Context, id string, pull Pull, sink Sink) (*Exit, error) {
+	exit, err := c.frames(ctx, RoutePull, id, pull, pull, sink)
+	return exit, wrap("pull output", err)
+}
+
+func (c *Client) frames(ctx context.Context, route, id string, request any, pull Pull, sink Sink) (*Exit, error) {
+	body, err := json.Marshal(request)
 	if err != nil {
-		return nil, wrap("pull output", err)
+		return nil, err
 	}
-	reply, err := c.do(ctx, RoutePull, id, nil, bytes.NewReader(body))
+	reply, err := c.do(ctx, route, id, nil, bytes.NewReader(body))
 	if err != nil {
-		return nil, wrap("pull output", err)
+		return nil, err
 	}
 	defer drop(reply)
-	out := joiner{sink: sink, next: [2]int64{pull.Stdout, pull.Stderr}}
-	exit, err := out.read(io.LimitReader(reply.Body, MaxPullBytes+MaxReplyBody))
+	in := io.LimitReader(replyBody{reply.Body}, MaxPullBytes+MaxReplyBody)
+	started, err := readStarted(in)
+	if err != nil {
+		return nil, err
+	}
+	if sink.Started != nil {
+		sink.Started(started)
+	}
+	out := joiner{sink: sink.Output, next: [2]int64{pull.Stdout, pull.Stderr}}
+	exit, err := out.read(in)
 	if flushed := out.flush(); flushed != nil && (err == nil || !errors.Is(err, ErrProtocol)) {
 		exit, err = nil, flushed
 	}
-	return exit, wrap("pull output", err)
+	return exit, err
+}
+
+// replyBody tells a body that broke off (a repeat may mend that) from one that
+// ended, as its length or last chunk said, where no frame ends.
+type replyBody struct{ io.Reader }
+
+func (b replyBody) Read(p []byte) (int, error) {
+	n, err := b.Reader.Read(p)
+	if errors.Is(err, io.ErrUnexpectedEOF) {
+		err = errBroken
+	}
+	return n, err
+}
+
+var errBroken = errors.New("connection broke in the middle of a reply")
+
+func readStarted(r io.Reader) (Started, error) {
+	frame, err := ReadFrame(r)
+	if err != nil {
+		return Started{}, cut(err)
+	}
+	if frame.Type != StartedFrame {
+		return Started{}, fmt.Errorf("reply begins with another frame: %w", ErrProtocol)
+	}
+	return DecodeStarted(frame.Payload)
 }
 
 // maxGaps is how often one reply may skip bytes. An agent that keeps least (4
@@ -124,6 +167,9 @@ func (j *joiner) read(r io.Reader) (*Exit, error) {
 				return nil, err
 			}
 			return &exit, nil
+		}
+		if frame.Type == StartedFrame {
+			return nil, fmt.Errorf("started twice: %w", ErrProtocol)
 		}
 		if err := j.add(frame); err != nil {
 			return nil, err
@@ -174,6 +220,30 @@ func (j *joiner) flush() error {
 // Signal signals an execution.
 func (c *Client) Signal(ctx context.Context, id, signal string) error {
 	return wrap("signal execution", c.call(ctx, RouteSignal, id, Signal{Signal: signal}, nil))
+}
+
+// Stdin hands p, which begins at offset of all that was ever sent, to the
+// program's stdin, and waits until all is taken, at most wait. end closes stdin
+// once all of p is taken.
+func (c *Client) Stdin(ctx context.Context, id string, offset int64, p []byte, end bool, wait time.Duration) (StdinTaken, error) {
+	var out StdinTaken
+	query := url.Values{
+		"offset": {strconv.FormatInt(offset, 10)}, "close": {strconv.FormatBool(end)},
+		"wait_ms": {strconv.FormatInt(wait.Milliseconds(), 10)},
+	}
+	reply, err := c.do(ctx, RouteStdin, id, query, bytes.NewReader(p))
+	if err == nil {
+		err = decode(reply, &out)
+	}
+	if err == nil && out.Offset < offset {
+		err = fmt.Errorf("offset went back: %w", ErrProtocol)
+	}
+	return out, wrap("send stdin", err)
+}
+
+// Resize sets the size of an execution's terminal.
+func (c *Client) Resize(ctx context.Context, id string, size Size) error {
+	return wrap("resize terminal", c.call(ctx, RouteResize, id, size, nil))
 }
 
 // Forget frees what the agent keeps of an execution; one that still runs is

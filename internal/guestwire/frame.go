@@ -15,12 +15,14 @@ var ErrProtocol = errors.New("guest agent broke the protocol")
 // FrameType says what a frame carries.
 type FrameType byte
 
-// The frame types. A reply to Pull is any number of Stdout and Stderr frames,
-// then at most one ExitFrame, which is last and says that no output follows.
+// The frame types. A reply to Start or Pull is one StartedFrame, then any number
+// of Stdout and Stderr frames, then at most one ExitFrame, which is last and says
+// that no output follows.
 const (
-	StdoutFrame FrameType = 1 // payload: bytes of stdout, the first of them at Offset
-	StderrFrame FrameType = 2
-	ExitFrame   FrameType = 3 // payload: Exit as JSON, Offset 0
+	StdoutFrame  FrameType = 1 // payload: bytes of stdout, the first of them at Offset
+	StderrFrame  FrameType = 2
+	ExitFrame    FrameType = 3 // payload: Exit as JSON, Offset 0
+	StartedFrame FrameType = 4 // payload: Started as JSON, Offset 0
 )
 
 // Frame is one piece of a Pull reply: on the wire a byte of type, four of
@@ -63,7 +65,7 @@ func ReadFrame(r io.Reader) (Frame, error) {
 	}
 	f := Frame{Type: FrameType(head[0]), Offset: int64(binary.BigEndian.Uint64(head[5:13]))} //nolint:gosec // checked below
 	size := binary.BigEndian.Uint32(head[1:5])
-	if f.Type < StdoutFrame || f.Type > ExitFrame || size > MaxFramePayload || f.Offset < 0 {
+	if f.Type < StdoutFrame || f.Type > StartedFrame || size > MaxFramePayload || f.Offset < 0 {
 		return Frame{}, fmt.Errorf("read frame: type %d, %d bytes, offset %d: %w", head[0], size, f.Offset, ErrProtocol)
 	}
 	f.Payload = make([]byte, size)
@@ -95,4 +97,13 @@ func DecodeExit(payload []byte) (Exit, error) {
 		return Exit{}, fmt.Errorf("decode exit: %w", ErrProtocol)
 	}
 	return e, nil
+}
+
+// DecodeStarted reads the payload of a StartedFrame.
+func DecodeStarted(payload []byte) (Started, error) {
+	var s Started
+	if err := json.Unmarshal(payload, &s); err != nil || s.PID <= 1 {
+		return Started{}, fmt.Errorf("decode started: %w", ErrProtocol)
+	}
+	return s, nil
 }

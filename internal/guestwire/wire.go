@@ -13,7 +13,7 @@ import "fmt"
 const (
 	// Protocol is the number that the hello carries. The host ends a sandbox
 	// whose agent says another.
-	Protocol = 1
+	Protocol = 2
 
 	// AgentPort is the vsock port on which the agent listens.
 	AgentPort = 1024
@@ -47,9 +47,11 @@ type Hello struct {
 const (
 	RouteEcho      = "GET /v1/echo"                    // ?text=: up to 64 bytes, sent back
 	RouteConfigure = "POST /v1/configure"              // Configure -> Configured
-	RouteStart     = "PUT /v1/executions/{id}"         // Start -> Started; a repeat of an id starts nothing
+	RouteStart     = "PUT /v1/executions/{id}"         // Start -> frames, as for its Pull; a repeat of an id starts nothing
 	RoutePull      = "POST /v1/executions/{id}/pull"   // Pull -> frames (see Frame)
 	RouteSignal    = "POST /v1/executions/{id}/signal" // Signal -> 204
+	RouteStdin     = "PUT /v1/executions/{id}/stdin"   // ?offset=&close=&wait_ms=; octet-stream of at most MaxStdin -> StdinTaken
+	RouteResize    = "POST /v1/executions/{id}/resize" // Size -> 204
 	RouteForget    = "DELETE /v1/executions/{id}"      // 204; kills it if it still runs
 	RouteReadFile  = "GET /v1/files"                   // ?path= -> octet-stream with Content-Length
 	RouteWriteFile = "PUT /v1/files"                   // ?path=&mode= octal; octet-stream -> FileInfo
@@ -64,6 +66,9 @@ const (
 	MaxPullWait     = 20_000    // ms that a Pull may wait for something to say
 	KeepBytes       = 1 << 20   // bytes per stream that the agent keeps unacknowledged, tail first
 	MaxPath         = 4096      // bytes of a file's path
+	MaxStdin        = 256 << 10 // bytes of one stdin request
+	MaxStdinWait    = 20_000    // ms that a stdin request may wait for the program to read
+	MaxTerminal     = 1000      // rows and columns of a terminal
 )
 
 // Configure gives the guest its identity. It comes before anything of the
@@ -92,16 +97,40 @@ type Start struct {
 	Cwd  string            `json:"cwd,omitempty"`  // relative to the image's working directory; "" is that directory
 	User string            `json:"user,omitempty"` // a name in the guest; "" is the image's default user
 	Env  map[string]string `json:"env,omitempty"`  // added to the image's; never logged
+
+	// StdinOpen connects stdin to RouteStdin; else it is empty.
+	StdinOpen bool `json:"stdin_open,omitempty"`
+	// TTY runs it on a terminal of that size, as the leader of its session.
+	// Stdin comes by RouteStdin; what it prints, on stderr too, is stdout.
+	TTY *Size `json:"tty,omitempty"`
+
+	Pull Pull `json:"pull"` // the reply goes on as the reply to this
 }
 
-// Started answers Start.
+// Size is the size of a terminal, 1..MaxTerminal each.
+type Size struct {
+	Rows int `json:"rows"`
+	Cols int `json:"cols"`
+}
+
+// StdinTaken answers a stdin request. What was sent below Offset is with the
+// program, or was thrown away because it has closed its stdin; the rest is to
+// be sent again. A request whose offset is lower than what was taken adds
+// nothing twice; one whose offset is higher is refused.
+type StdinTaken struct {
+	Offset int64 `json:"offset"`
+	Closed bool  `json:"closed"` // no more is taken: the close was carried out, or the program has ended or closed it
+}
+
+// Started is what a StartedFrame carries.
 type Started struct {
 	PID int `json:"pid"` // as the guest sees it
 }
 
-// Pull acknowledges output below the two offsets and asks for what follows. It
-// answers as soon as there is output, the end of the execution, or WaitMS is
-// over. Offsets count all bytes that the program ever wrote to that stream.
+// Pull acknowledges output below the two offsets and asks for what follows. Its
+// reply begins with a StartedFrame, at once; what follows comes as soon as there
+// is output, the end of the execution, or WaitMS is over. Offsets count all
+// bytes that the program ever wrote to that stream.
 type Pull struct {
 	Stdout int64 `json:"stdout"`
 	Stderr int64 `json:"stderr"`
@@ -117,8 +146,8 @@ type Exit struct {
 	StderrBytes int64  `json:"stderr_bytes"`
 }
 
-// Signal sends a signal to the execution's process group; SIGKILL also goes to
-// every process in its cgroup.
+// Signal sends a signal to the execution's process group while the program
+// runs, and to every process of its cgroup that left the group.
 type Signal struct {
 	Signal string `json:"signal"` // "SIGTERM", "SIGKILL" ..
 }
@@ -146,13 +175,15 @@ const (
 	NotAFile         Code = "not_a_file"        // 422: a directory, device, FIFO or socket
 	DiskFull         Code = "disk_full"         // 507
 	NotConfigured    Code = "not_configured"    // 409: Configure has not come yet
+	NoStdin          Code = "no_stdin"          // 409: started without StdinOpen or TTY
+	NoTerminal       Code = "no_terminal"       // 409: started without TTY
 	BadRequest       Code = "bad_request"       // 400
 	Failed           Code = "failed"            // 500
 )
 
 var statusOf = map[Code]int{
 	CommandNotFound: 422, PermissionDenied: 422, BadDirectory: 422, UserNotFound: 422, StartFailed: 422,
-	NoExecution: 404, FileNotFound: 404, NotAFile: 422, DiskFull: 507, NotConfigured: 409, BadRequest: 400, Failed: 500,
+	NoExecution: 404, FileNotFound: 404, NotAFile: 422, DiskFull: 507, NotConfigured: 409, NoStdin: 409, NoTerminal: 409, BadRequest: 400, Failed: 500,
 }
 
 // Status is the HTTP status that carries the code; 0 for a code that does not exist.
