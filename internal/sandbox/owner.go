@@ -299,7 +299,7 @@ func (o *owner) leave(vm *microVM) {
 func (o *owner) stop(vm *microVM, reason Reason) {
 	next := o.sb
 	next.State, next.StopReason, next.Reason = Stopped, stopReasons[reason], reason
-	next.Stopped = time.Now()
+	next.Stopped, next.Env = time.Now(), ""
 	stored := o.save(next)
 	if stored != nil { // the VM is ended all the same
 		o.log.Error("store refused the ending", "error", stored)

@@ -83,7 +83,7 @@ func (m *Manager) adopt(ctx context.Context, sb Sandbox) {
 
 // settle stops a row that has no microVM.
 func (m *Manager) settle(ctx context.Context, sb Sandbox, reason Reason) error {
-	sb.State, sb.StopReason, sb.Reason, sb.Stopped = Stopped, stopReasons[reason], reason, time.Now()
+	sb.State, sb.StopReason, sb.Reason, sb.Stopped, sb.Env = Stopped, stopReasons[reason], reason, time.Now(), ""
 	err := m.store(ctx, sb)
 	if fault.Is(err, fault.SandboxNotRunning) || fault.Is(err, fault.SandboxNotFound) {
 		return nil // it ended by itself meanwhile

@@ -33,6 +33,7 @@ type Sandbox struct {
 	Slot       int        // the node's slot it holds; meaningless when stopped
 	Created    time.Time
 	Stopped    time.Time // zero until stopped
+	Env        string    // the environment of its executions, sealed; "" is none. A stopped one has none, and a Page shows none
 }
 
 func (s Sandbox) clone() Sandbox {

@@ -12,15 +12,22 @@ import (
 	"github.com/microvmd/microvm/internal/sandbox"
 )
 
-const selectSandbox = `SELECT id, image, name, tags, vcpus, mem_mib, expires_ms, deadline_ms, host_boot, idle_ms,
-	state, stop_reason, reason, boot, slot, created_ms, stopped_ms FROM sandboxes`
+const (
+	sandboxColumns = `id, image, name, tags, vcpus, mem_mib, expires_ms, deadline_ms, host_boot, idle_ms,
+	state, stop_reason, reason, boot, slot, created_ms, stopped_ms`
+
+	selectSandbox = "SELECT " + sandboxColumns + ", env FROM sandboxes"
+	// A list carries no environments: a page of large ones would be megabytes
+	// that nobody asked for.
+	listSandbox = "SELECT " + sandboxColumns + ", '' FROM sandboxes"
+)
 
 func scanSandbox(r row) (sandbox.Sandbox, error) {
 	var s sandbox.Sandbox
 	var tags string
 	var expires, deadline, idle, created, stopped int64
 	if err := r.Scan(&s.ID, &s.Image, &s.Name, &tags, &s.VCPUs, &s.MemMiB, &expires, &deadline, &s.HostBoot, &idle,
-		&s.State, &s.StopReason, &s.Reason, &s.Boot, &s.Slot, &created, &stopped); err != nil {
+		&s.State, &s.StopReason, &s.Reason, &s.Boot, &s.Slot, &created, &stopped, &s.Env); err != nil {
 		return s, err
 	}
 	if tags != "{}" {
@@ -40,6 +47,8 @@ func checkSandbox(s sandbox.Sandbox) error {
 		return errors.New("a sandbox needs an id and a state")
 	case (s.State == sandbox.Stopped) == s.Stopped.IsZero():
 		return fmt.Errorf("%s is %s: a time of stopping belongs to a stopped sandbox, and only to it", s.ID, s.State)
+	case s.State == sandbox.Stopped && s.Env != "":
+		return fmt.Errorf("%s is %s: an environment belongs to a sandbox that can still use it", s.ID, s.State)
 	}
 	return nil
 }
@@ -65,11 +74,11 @@ func (s *Store) InsertSandbox(ctx context.Context, sb sandbox.Sandbox) error {
 		for inserted := int64(0); inserted == 0; {
 			var err error
 			inserted, err = affected(tx.ExecContext(ctx, `INSERT INTO sandboxes (id, image, name, tags, vcpus, mem_mib, expires_ms, deadline_ms,
-				host_boot, idle_ms, state, stop_reason, reason, boot, slot, created_ms, stopped_ms)
-				VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17)
+				host_boot, idle_ms, state, stop_reason, reason, boot, slot, created_ms, stopped_ms, env)
+				VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18)
 				ON CONFLICT DO NOTHING`,
 				sb.ID, sb.Image, sb.Name, string(tags), sb.VCPUs, sb.MemMiB, toMillis(sb.Expires), sb.Deadline.Milliseconds(),
-				sb.HostBoot, sb.Idle.Milliseconds(), sb.State, sb.StopReason, sb.Reason, sb.Boot, sb.Slot, toMillis(sb.Created), toMillis(sb.Stopped)))
+				sb.HostBoot, sb.Idle.Milliseconds(), sb.State, sb.StopReason, sb.Reason, sb.Boot, sb.Slot, toMillis(sb.Created), toMillis(sb.Stopped), sb.Env))
 			if err == nil && inserted == 0 {
 				err = taken(ctx, tx, sb)
 			}
@@ -106,7 +115,8 @@ func taken(ctx context.Context, tx *sql.Tx, sb sandbox.Sandbox) error {
 }
 
 // UpdateSandbox stores what can change: Expires, Deadline, HostBoot, State,
-// StopReason, Reason, Boot, Slot, Stopped. The other fields are fixed by InsertSandbox and not read here.
+// StopReason, Reason, Boot, Slot, Stopped. The other fields are fixed by InsertSandbox
+// and not read here, but for Env, which is erased with the stop.
 // A stopped sandbox stays as it is (fault.SandboxNotRunning), and one that was
 // running never starts again.
 func (s *Store) UpdateSandbox(ctx context.Context, sb sandbox.Sandbox) error {
@@ -116,7 +126,8 @@ func (s *Store) UpdateSandbox(ctx context.Context, sb sandbox.Sandbox) error {
 	}
 	return s.explain(op, s.transaction(ctx, synced, func(tx *sql.Tx) error {
 		n, err := affected(tx.ExecContext(ctx, `UPDATE sandboxes SET expires_ms = $2, state = $3, stop_reason = $4, reason = $5, boot = $6,
-			slot = $7, stopped_ms = $8, deadline_ms = $9, host_boot = $10 WHERE id = $1 AND state <> 'stopped' AND ($3 <> 'starting' OR state = 'starting')`,
+			slot = $7, stopped_ms = $8, deadline_ms = $9, host_boot = $10, env = CASE WHEN $3 = 'stopped' THEN '' ELSE env END
+			WHERE id = $1 AND state <> 'stopped' AND ($3 <> 'starting' OR state = 'starting')`,
 			sb.ID, toMillis(sb.Expires), sb.State, sb.StopReason, sb.Reason, sb.Boot, sb.Slot, toMillis(sb.Stopped),
 			sb.Deadline.Milliseconds(), sb.HostBoot))
 		if err != nil || n == 1 {
@@ -145,7 +156,7 @@ func (s *Store) Sandbox(ctx context.Context, id string) (sandbox.Sandbox, error)
 	return sb, s.explain("read sandbox", err)
 }
 
-// Sandboxes returns one page; see page for the cursors.
+// Sandboxes returns one page, without environments; see page for the cursors.
 func (s *Store) Sandboxes(ctx context.Context, q sandbox.Query) (sandbox.Page, error) {
 	var f filter
 	if q.State != "" {
@@ -157,7 +168,7 @@ func (s *Store) Sandboxes(ctx context.Context, q sandbox.Query) (sandbox.Page, e
 	if q.TagKey != "" {
 		f.add("id IN (SELECT sandbox FROM sandbox_tags WHERE tag_key = ? AND tag_value = ?)", q.TagKey, q.TagValue)
 	}
-	data, more, err := page(ctx, s.read, selectSandbox, f, q.StartingAfter, q.EndingBefore, q.Limit, scanSandbox)
+	data, more, err := page(ctx, s.read, listSandbox, f, q.StartingAfter, q.EndingBefore, q.Limit, scanSandbox)
 	return sandbox.Page{Data: data, HasMore: more}, s.explain("list sandboxes", err)
 }
 

@@ -33,6 +33,7 @@ type Store interface {
 func Run(t *testing.T, open func(t *testing.T) Store) {
 	for name, test := range map[string]func(*testing.T, Store){
 		"SandboxComesBack":       sandboxComesBack,
+		"EnvEndsWithItsSandbox":  envEndsWithItsSandbox,
 		"SandboxRefusals":        sandboxRefusals,
 		"StoppedStaysStopped":    stoppedStaysStopped,
 		"NameIsUniqueWhileLive":  nameIsUniqueWhileLive,
@@ -75,7 +76,7 @@ func Execution(sandbox string) execution.Execution {
 
 // stop returns sb as a caller's delete leaves it.
 func stop(sb sandbox.Sandbox, at time.Time) sandbox.Sandbox {
-	sb.State, sb.StopReason, sb.Reason, sb.Stopped = sandbox.Stopped, sandbox.StopDeleted, sandbox.ReasonDeleted, at
+	sb.State, sb.StopReason, sb.Reason, sb.Stopped, sb.Env = sandbox.Stopped, sandbox.StopDeleted, sandbox.ReasonDeleted, at, ""
 	return sb
 }
 
@@ -114,7 +115,7 @@ func insert(t *testing.T, s Store, sb sandbox.Sandbox) sandbox.Sandbox {
 
 func sandboxComesBack(t *testing.T, s Store) {
 	full := Sandbox()
-	full.Name, full.Boot = "builder", sandbox.BootCold
+	full.Name, full.Boot, full.Env = "builder", sandbox.BootCold, "v1."+strings.Repeat("seal", 24<<10) // as long as they get
 	full.Tags = map[string]string{"team": "core", "empty": "", "sp ace": `"'; DROP TABLE sandboxes; --`, "ключ": "значение 💡"}
 	for _, sb := range []sandbox.Sandbox{Sandbox(), full} {
 		insert(t, s, sb)
@@ -139,6 +140,40 @@ func sandboxComesBack(t *testing.T, s Store) {
 	rest, err := s.LiveSandboxes(t.Context())
 	must(t, err)
 	equal(t, rest, live[1:])
+}
+
+// envEndsWithItsSandbox: a sealed environment is with its sandbox, in no list,
+// changed by no update, and gone with the stop.
+func envEndsWithItsSandbox(t *testing.T, s Store) {
+	sb := Sandbox()
+	sb.Env = "v1.one"
+	insert(t, s, sb)
+	changed := sb
+	changed.State, changed.Env = sandbox.Running, "v1.another"
+	must(t, s.UpdateSandbox(t.Context(), changed))
+	sb.State = sandbox.Running
+	got, err := s.Sandbox(t.Context(), sb.ID)
+	must(t, err)
+	equal(t, got, sb)
+	live, err := s.LiveSandboxes(t.Context())
+	must(t, err)
+	equal(t, live, []sandbox.Sandbox{sb})
+	page, err := s.Sandboxes(t.Context(), sandbox.Query{Limit: 1})
+	must(t, err)
+	if len(page.Data) != 1 || page.Data[0].Env != "" {
+		t.Fatalf("list: %+v", page.Data)
+	}
+
+	stopped := stop(sb, now())
+	lying := stopped
+	lying.Env = sb.Env
+	if err := s.UpdateSandbox(t.Context(), lying); err == nil {
+		t.Fatal("stopped with an environment")
+	}
+	must(t, s.UpdateSandbox(t.Context(), stopped))
+	got, err = s.Sandbox(t.Context(), sb.ID)
+	must(t, err)
+	equal(t, got, stopped)
 }
 
 func sandboxRefusals(t *testing.T, s Store) {
