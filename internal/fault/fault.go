@@ -24,6 +24,7 @@ const (
 	Conflict        Kind = "conflict"        // the thing is in a state that forbids it
 	TooLarge        Kind = "too_large"       // a body or file is over its limit
 	Unauthenticated Kind = "unauthenticated" // no key, or a wrong one
+	Denied          Kind = "denied"          // not from there, whoever asks
 	Capacity        Kind = "capacity"        // full now; a later repeat may succeed
 	GuestDiskFull   Kind = "guest_disk_full" // the sandbox's own disk is full
 	GuestLost       Kind = "guest_lost"      // the guest does not answer
@@ -45,12 +46,16 @@ const (
 	FileNotFound          Code = "file_not_found"
 	RouteNotFound         Code = "route_not_found"
 	SandboxNotRunning     Code = "sandbox_not_running"
+	ExecutionNotRunning   Code = "execution_not_running"
+	ExecutionNotTTY       Code = "execution_not_tty"
 	ResourceAlreadyExists Code = "resource_already_exists"
 	PayloadTooLarge       Code = "payload_too_large"
 	FullGuestDisk         Code = "guest_disk_full"
 	TokenMissing          Code = "token_missing"
 	TokenInvalid          Code = "token_invalid"
+	Forbidden             Code = "forbidden"
 	NodeAtCapacity        Code = "node_at_capacity"
+	RateLimited           Code = "rate_limited"
 	GuestUnreachable      Code = "guest_unreachable"
 	ShuttingDown          Code = "shutting_down"
 	QueueUnreachable      Code = "queue_unreachable"
@@ -67,12 +72,16 @@ var codes = map[Code]Kind{
 	FileNotFound:          NotFound,
 	RouteNotFound:         NotFound,
 	SandboxNotRunning:     Conflict,
+	ExecutionNotRunning:   Conflict,
+	ExecutionNotTTY:       Conflict,
 	ResourceAlreadyExists: Conflict,
 	PayloadTooLarge:       TooLarge,
 	FullGuestDisk:         GuestDiskFull,
 	TokenMissing:          Unauthenticated,
 	TokenInvalid:          Unauthenticated,
+	Forbidden:             Denied,
 	NodeAtCapacity:        Capacity,
+	RateLimited:           Capacity,
 	GuestUnreachable:      GuestLost,
 	ShuttingDown:          Unavailable,
 	QueueUnreachable:      Unavailable,

@@ -11,7 +11,10 @@ import (
 const (
 	ErrorCodeBodyInvalid           ErrorCode = "body_invalid"
 	ErrorCodeExecutionNotFound     ErrorCode = "execution_not_found"
+	ErrorCodeExecutionNotRunning   ErrorCode = "execution_not_running"
+	ErrorCodeExecutionNotTTY       ErrorCode = "execution_not_tty"
 	ErrorCodeFileNotFound          ErrorCode = "file_not_found"
+	ErrorCodeForbidden             ErrorCode = "forbidden"
 	ErrorCodeGuestDiskFull         ErrorCode = "guest_disk_full"
 	ErrorCodeGuestUnreachable      ErrorCode = "guest_unreachable"
 	ErrorCodeImageNotFound         ErrorCode = "image_not_found"
@@ -21,6 +24,7 @@ const (
 	ErrorCodeParameterMissing      ErrorCode = "parameter_missing"
 	ErrorCodePayloadTooLarge       ErrorCode = "payload_too_large"
 	ErrorCodeQueueUnreachable      ErrorCode = "queue_unreachable"
+	ErrorCodeRateLimited           ErrorCode = "rate_limited"
 	ErrorCodeResourceAlreadyExists ErrorCode = "resource_already_exists"
 	ErrorCodeRouteNotFound         ErrorCode = "route_not_found"
 	ErrorCodeSandboxNotFound       ErrorCode = "sandbox_not_found"
@@ -37,7 +41,13 @@ func (e ErrorCode) Valid() bool {
 		return true
 	case ErrorCodeExecutionNotFound:
 		return true
+	case ErrorCodeExecutionNotRunning:
+		return true
+	case ErrorCodeExecutionNotTTY:
+		return true
 	case ErrorCodeFileNotFound:
+		return true
+	case ErrorCodeForbidden:
 		return true
 	case ErrorCodeGuestDiskFull:
 		return true
@@ -56,6 +66,8 @@ func (e ErrorCode) Valid() bool {
 	case ErrorCodePayloadTooLarge:
 		return true
 	case ErrorCodeQueueUnreachable:
+		return true
+	case ErrorCodeRateLimited:
 		return true
 	case ErrorCodeResourceAlreadyExists:
 		return true
@@ -115,13 +127,120 @@ func (e ExecutionObject) Valid() bool {
 	}
 }
 
+// Defines values for ExecutionCancelSignal.
+const (
+	ExecutionCancelSignalSIGABRT   ExecutionCancelSignal = "SIGABRT"
+	ExecutionCancelSignalSIGALRM   ExecutionCancelSignal = "SIGALRM"
+	ExecutionCancelSignalSIGBUS    ExecutionCancelSignal = "SIGBUS"
+	ExecutionCancelSignalSIGCHLD   ExecutionCancelSignal = "SIGCHLD"
+	ExecutionCancelSignalSIGCONT   ExecutionCancelSignal = "SIGCONT"
+	ExecutionCancelSignalSIGFPE    ExecutionCancelSignal = "SIGFPE"
+	ExecutionCancelSignalSIGHUP    ExecutionCancelSignal = "SIGHUP"
+	ExecutionCancelSignalSIGILL    ExecutionCancelSignal = "SIGILL"
+	ExecutionCancelSignalSIGINT    ExecutionCancelSignal = "SIGINT"
+	ExecutionCancelSignalSIGIO     ExecutionCancelSignal = "SIGIO"
+	ExecutionCancelSignalSIGKILL   ExecutionCancelSignal = "SIGKILL"
+	ExecutionCancelSignalSIGPIPE   ExecutionCancelSignal = "SIGPIPE"
+	ExecutionCancelSignalSIGPROF   ExecutionCancelSignal = "SIGPROF"
+	ExecutionCancelSignalSIGPWR    ExecutionCancelSignal = "SIGPWR"
+	ExecutionCancelSignalSIGQUIT   ExecutionCancelSignal = "SIGQUIT"
+	ExecutionCancelSignalSIGSEGV   ExecutionCancelSignal = "SIGSEGV"
+	ExecutionCancelSignalSIGSTKFLT ExecutionCancelSignal = "SIGSTKFLT"
+	ExecutionCancelSignalSIGSTOP   ExecutionCancelSignal = "SIGSTOP"
+	ExecutionCancelSignalSIGSYS    ExecutionCancelSignal = "SIGSYS"
+	ExecutionCancelSignalSIGTERM   ExecutionCancelSignal = "SIGTERM"
+	ExecutionCancelSignalSIGTRAP   ExecutionCancelSignal = "SIGTRAP"
+	ExecutionCancelSignalSIGTSTP   ExecutionCancelSignal = "SIGTSTP"
+	ExecutionCancelSignalSIGTTIN   ExecutionCancelSignal = "SIGTTIN"
+	ExecutionCancelSignalSIGTTOU   ExecutionCancelSignal = "SIGTTOU"
+	ExecutionCancelSignalSIGURG    ExecutionCancelSignal = "SIGURG"
+	ExecutionCancelSignalSIGUSR1   ExecutionCancelSignal = "SIGUSR1"
+	ExecutionCancelSignalSIGUSR2   ExecutionCancelSignal = "SIGUSR2"
+	ExecutionCancelSignalSIGVTALRM ExecutionCancelSignal = "SIGVTALRM"
+	ExecutionCancelSignalSIGWINCH  ExecutionCancelSignal = "SIGWINCH"
+	ExecutionCancelSignalSIGXCPU   ExecutionCancelSignal = "SIGXCPU"
+	ExecutionCancelSignalSIGXFSZ   ExecutionCancelSignal = "SIGXFSZ"
+)
+
+// Valid indicates whether the value is a known member of the ExecutionCancelSignal enum.
+func (e ExecutionCancelSignal) Valid() bool {
+	switch e {
+	case ExecutionCancelSignalSIGABRT:
+		return true
+	case ExecutionCancelSignalSIGALRM:
+		return true
+	case ExecutionCancelSignalSIGBUS:
+		return true
+	case ExecutionCancelSignalSIGCHLD:
+		return true
+	case ExecutionCancelSignalSIGCONT:
+		return true
+	case ExecutionCancelSignalSIGFPE:
+		return true
+	case ExecutionCancelSignalSIGHUP:
+		return true
+	case ExecutionCancelSignalSIGILL:
+		return true
+	case ExecutionCancelSignalSIGINT:
+		return true
+	case ExecutionCancelSignalSIGIO:
+		return true
+	case ExecutionCancelSignalSIGKILL:
+		return true
+	case ExecutionCancelSignalSIGPIPE:
+		return true
+	case ExecutionCancelSignalSIGPROF:
+		return true
+	case ExecutionCancelSignalSIGPWR:
+		return true
+	case ExecutionCancelSignalSIGQUIT:
+		return true
+	case ExecutionCancelSignalSIGSEGV:
+		return true
+	case ExecutionCancelSignalSIGSTKFLT:
+		return true
+	case ExecutionCancelSignalSIGSTOP:
+		return true
+	case ExecutionCancelSignalSIGSYS:
+		return true
+	case ExecutionCancelSignalSIGTERM:
+		return true
+	case ExecutionCancelSignalSIGTRAP:
+		return true
+	case ExecutionCancelSignalSIGTSTP:
+		return true
+	case ExecutionCancelSignalSIGTTIN:
+		return true
+	case ExecutionCancelSignalSIGTTOU:
+		return true
+	case ExecutionCancelSignalSIGURG:
+		return true
+	case ExecutionCancelSignalSIGUSR1:
+		return true
+	case ExecutionCancelSignalSIGUSR2:
+		return true
+	case ExecutionCancelSignalSIGVTALRM:
+		return true
+	case ExecutionCancelSignalSIGWINCH:
+		return true
+	case ExecutionCancelSignalSIGXCPU:
+		return true
+	case ExecutionCancelSignalSIGXFSZ:
+		return true
+	default:
+		return false
+	}
+}
+
 // Defines values for ExecutionReason.
 const (
 	ExecutionReasonAgentDied        ExecutionReason = "agent_died"
 	ExecutionReasonAgentUnreachable ExecutionReason = "agent_unreachable"
 	ExecutionReasonBadDirectory     ExecutionReason = "bad_directory"
+	ExecutionReasonCanceled         ExecutionReason = "canceled"
 	ExecutionReasonCommandNotFound  ExecutionReason = "command_not_found"
 	ExecutionReasonDeleted          ExecutionReason = "deleted"
+	ExecutionReasonHostOOM          ExecutionReason = "host_oom"
 	ExecutionReasonHostRestarted    ExecutionReason = "host_restarted"
 	ExecutionReasonIdle             ExecutionReason = "idle"
 	ExecutionReasonPermissionDenied ExecutionReason = "permission_denied"
@@ -140,9 +259,13 @@ func (e ExecutionReason) Valid() bool {
 		return true
 	case ExecutionReasonBadDirectory:
 		return true
+	case ExecutionReasonCanceled:
+		return true
 	case ExecutionReasonCommandNotFound:
 		return true
 	case ExecutionReasonDeleted:
+		return true
+	case ExecutionReasonHostOOM:
 		return true
 	case ExecutionReasonHostRestarted:
 		return true
@@ -165,6 +288,7 @@ func (e ExecutionReason) Valid() bool {
 
 // Defines values for ExecutionStatus.
 const (
+	ExecutionStatusCanceled ExecutionStatus = "canceled"
 	ExecutionStatusExited   ExecutionStatus = "exited"
 	ExecutionStatusFailed   ExecutionStatus = "failed"
 	ExecutionStatusRunning  ExecutionStatus = "running"
@@ -175,6 +299,8 @@ const (
 // Valid indicates whether the value is a known member of the ExecutionStatus enum.
 func (e ExecutionStatus) Valid() bool {
 	switch e {
+	case ExecutionStatusCanceled:
+		return true
 	case ExecutionStatusExited:
 		return true
 	case ExecutionStatusFailed:
@@ -184,6 +310,21 @@ func (e ExecutionStatus) Valid() bool {
 	case ExecutionStatusTimedOut:
 		return true
 	case ExecutionStatusVanished:
+		return true
+	default:
+		return false
+	}
+}
+
+// Defines values for ExecutionStdinObject.
+const (
+	ExecutionStdinObjectExecutionStdin ExecutionStdinObject = "execution_stdin"
+)
+
+// Valid indicates whether the value is a known member of the ExecutionStdinObject enum.
+func (e ExecutionStdinObject) Valid() bool {
+	switch e {
+	case ExecutionStdinObjectExecutionStdin:
 		return true
 	default:
 		return false
@@ -244,6 +385,24 @@ const (
 func (e ListObject) Valid() bool {
 	switch e {
 	case ListObjectList:
+		return true
+	default:
+		return false
+	}
+}
+
+// Defines values for OutputStream.
+const (
+	OutputStreamStderr OutputStream = "stderr"
+	OutputStreamStdout OutputStream = "stdout"
+)
+
+// Valid indicates whether the value is a known member of the OutputStream enum.
+func (e OutputStream) Valid() bool {
+	switch e {
+	case OutputStreamStderr:
+		return true
+	case OutputStreamStdout:
 		return true
 	default:
 		return false
@@ -376,6 +535,102 @@ func (e SandboxStopReason) Valid() bool {
 	}
 }
 
+// Defines values for TerminalExitType.
+const (
+	TerminalExitTypeExit TerminalExitType = "exit"
+)
+
+// Valid indicates whether the value is a known member of the TerminalExitType enum.
+func (e TerminalExitType) Valid() bool {
+	switch e {
+	case TerminalExitTypeExit:
+		return true
+	default:
+		return false
+	}
+}
+
+// Defines values for TerminalPositionType.
+const (
+	TerminalPositionTypePosition TerminalPositionType = "position"
+)
+
+// Valid indicates whether the value is a known member of the TerminalPositionType enum.
+func (e TerminalPositionType) Valid() bool {
+	switch e {
+	case TerminalPositionTypePosition:
+		return true
+	default:
+		return false
+	}
+}
+
+// Defines values for TerminalResizeType.
+const (
+	TerminalResizeTypeResize TerminalResizeType = "resize"
+)
+
+// Valid indicates whether the value is a known member of the TerminalResizeType enum.
+func (e TerminalResizeType) Valid() bool {
+	switch e {
+	case TerminalResizeTypeResize:
+		return true
+	default:
+		return false
+	}
+}
+
+// Defines values for TerminalTruncatedType.
+const (
+	TerminalTruncatedTypeTruncated TerminalTruncatedType = "truncated"
+)
+
+// Valid indicates whether the value is a known member of the TerminalTruncatedType enum.
+func (e TerminalTruncatedType) Valid() bool {
+	switch e {
+	case TerminalTruncatedTypeTruncated:
+		return true
+	default:
+		return false
+	}
+}
+
+// Defines values for TicketObject.
+const (
+	TicketObjectTicket TicketObject = "ticket"
+)
+
+// Valid indicates whether the value is a known member of the TicketObject enum.
+func (e TicketObject) Valid() bool {
+	switch e {
+	case TicketObjectTicket:
+		return true
+	default:
+		return false
+	}
+}
+
+// Defines values for TicketCreateMethod.
+const (
+	TicketCreateMethodGET TicketCreateMethod = "GET"
+)
+
+// Valid indicates whether the value is a known member of the TicketCreateMethod enum.
+func (e TicketCreateMethod) Valid() bool {
+	switch e {
+	case TicketCreateMethodGET:
+		return true
+	default:
+		return false
+	}
+}
+
+// Env Environment variables. At most 100, of together at most 64 KiB of names and values; names are
+// not empty and hold no `=`, neither holds NUL.
+//
+// Examples: {"API_TOKEN":"s3cret"}
+type Env map[string]string
+
 // ErrorCode The stable name of the error.
 //
 // Examples: sandbox_not_found
@@ -480,7 +735,7 @@ type Execution struct {
 	// Examples: false
 	OOMKilled bool `json:"oom_killed"`
 
-	// Reason Why it did not end by itself; null when it did, and while it runs.
+	// Reason Why it did not end by itself; null when it did, and while it runs unless it is being ended.
 	Reason *ExecutionReason `json:"reason"`
 
 	// Sandbox The id of its sandbox.
@@ -494,8 +749,9 @@ type Execution struct {
 	Signal *string `json:"signal"`
 
 	// Status `running`. `exited`: it ran and ended; `exit_code` or `signal` is its own, whatever it is.
-	// `timed_out`: it passed its timeout and was killed. `vanished`: the sandbox under it went away;
-	// the program did not fail. `failed`: it was never started.
+	// `timed_out`: it passed its timeout and was killed. `canceled`: a caller cancelled it;
+	// `exit_code` or `signal` is what that left. `vanished`: the sandbox under it went away; the
+	// program did not fail. `failed`: it was never started.
 	//
 	//
 	// Examples: exited
@@ -515,6 +771,11 @@ type Execution struct {
 	//
 	// Examples: false
 	StderrTruncated bool `json:"stderr_truncated"`
+
+	// StdinOpen Whether it was started with an input that takes more than `stdin`; with `tty` it is.
+	//
+	// Examples: false
+	StdinOpen bool `json:"stdin_open"`
 
 	// Stdout The tail of its standard output, at most 1 MiB, as text: what is not UTF-8 is replaced by
 	// U+FFFD. Empty in lists.
@@ -538,6 +799,11 @@ type Execution struct {
 	// Examples: 300
 	TimeoutSeconds int `json:"timeout_seconds"`
 
+	// TTY Whether it runs on a terminal.
+	//
+	// Examples: false
+	TTY bool `json:"tty"`
+
 	// User The user it was asked to run as; null for the image's default user.
 	//
 	// Examples: root
@@ -548,6 +814,26 @@ type Execution struct {
 //
 // Examples: execution
 type ExecutionObject string
+
+// ExecutionCancel How to cancel an execution.
+type ExecutionCancel struct {
+	// GraceSeconds How long the program may take to end by the signal, in seconds, until it gets SIGKILL. Only
+	// with a `signal` other than SIGKILL.
+	//
+	//
+	// Examples: 3
+	GraceSeconds *int `json:"grace_seconds,omitempty"`
+
+	// Signal The signal, by its name on Linux. Real-time signals are not taken.
+	//
+	// Examples: SIGTERM
+	Signal *ExecutionCancelSignal `json:"signal,omitempty"`
+}
+
+// ExecutionCancelSignal The signal, by its name on Linux. Real-time signals are not taken.
+//
+// Examples: SIGTERM
+type ExecutionCancelSignal string
 
 // ExecutionCreate What to run. `cmd` and `args` together hold at most 512 KiB, counting one byte more for each of them.
 type ExecutionCreate struct {
@@ -561,15 +847,49 @@ type ExecutionCreate struct {
 	// Examples: python3
 	Cmd string `json:"cmd"`
 
+	// Cols The terminal's columns at first. Only with `tty`.
+	//
+	// Examples: 120
+	Cols *int `json:"cols,omitempty"`
+
 	// Cwd The directory it starts in, absolute or relative to the image's working directory, which is the default. No NUL.
 	//
 	// Examples: /tmp
 	Cwd *string `json:"cwd,omitempty"`
 
+	// Env Environment variables of this execution, over the sandbox's and the image's. No reply has them.
+	Env Env `json:"env,omitempty"`
+
+	// Rows The terminal's rows at first. Only with `tty`.
+	//
+	// Examples: 50
+	Rows *int `json:"rows,omitempty"`
+
+	// Stdin What its standard input begins with, at most 1 MiB of UTF-8. Without `stdin_open` and `tty`
+	// the input ends there; without `stdin`, too, it is empty.
+	//
+	//
+	// Examples: one
+	// two
+	Stdin *string `json:"stdin,omitempty"`
+
+	// StdinOpen Whether its standard input stays open, for `POST .../stdin`. With `tty` it does.
+	//
+	// Examples: true
+	StdinOpen *bool `json:"stdin_open,omitempty"`
+
 	// TimeoutSeconds After this many seconds it is killed and is `timed_out`.
 	//
 	// Examples: 10
 	TimeoutSeconds *int `json:"timeout_seconds,omitempty"`
+
+	// TTY Whether it runs on a terminal, as a shell does that people type into. All its output is
+	// then `stdout`, and its input goes through the terminal's line discipline: a byte 0x03, for
+	// example, is SIGINT.
+	//
+	//
+	// Examples: true
+	TTY *bool `json:"tty,omitempty"`
 
 	// User The user it runs as, by name in the guest. The default is the image's own, usually `user`.
 	//
@@ -598,19 +918,65 @@ type ExecutionList struct {
 	URL ListURL `json:"url"`
 }
 
-// ExecutionReason With `timed_out`: `timeout`. With `vanished`: `ttl`, `idle`, `deleted`, `vm_died`,
-// `agent_died`, `host_restarted`. With `failed`: `command_not_found`, `permission_denied`, `bad_directory`,
-// `user_not_found` (change the request), `agent_unreachable` (the node's fault).
+// ExecutionReason With `timed_out`: `timeout`. With `canceled`: `canceled`. While `running`: one of these two,
+// when it is being ended for that. With `vanished`: `ttl`, `idle`, `deleted`, `vm_died`,
+// `agent_died`, `host_oom`, `host_restarted`. With `failed`: `command_not_found`,
+// `permission_denied`, `bad_directory`, `user_not_found` (change the request),
+// `agent_unreachable` (the node's fault).
 //
 // Examples: timeout
 type ExecutionReason string
 
 // ExecutionStatus `running`. `exited`: it ran and ended; `exit_code` or `signal` is its own, whatever it is.
-// `timed_out`: it passed its timeout and was killed. `vanished`: the sandbox under it went away;
-// the program did not fail. `failed`: it was never started.
+// `timed_out`: it passed its timeout and was killed. `canceled`: a caller cancelled it;
+// `exit_code` or `signal` is what that left. `vanished`: the sandbox under it went away; the
+// program did not fail. `failed`: it was never started.
 //
 // Examples: exited
 type ExecutionStatus string
+
+// ExecutionStdin How far the input of an execution is.
+type ExecutionStdin struct {
+	// Closed Whether no more is taken, because it was closed here or by the program, or the program has ended.
+	//
+	// Examples: false
+	Closed bool `json:"closed"`
+
+	// Object Always `execution_stdin`.
+	//
+	// Examples: execution_stdin
+	Object ExecutionStdinObject `json:"object"`
+
+	// Offset How many bytes were taken in all, and the offset to send on from.
+	//
+	// Examples: 6
+	Offset int64 `json:"offset"`
+}
+
+// ExecutionStdinObject Always `execution_stdin`.
+//
+// Examples: execution_stdin
+type ExecutionStdinObject string
+
+// ExecutionStdinWrite Input for an execution.
+type ExecutionStdinWrite struct {
+	// Close Whether the input ends behind `data`.
+	//
+	// Examples: true
+	Close *bool `json:"close,omitempty"`
+
+	// Data The bytes, in standard base64 with padding; at most 256 KiB of them.
+	//
+	// Examples: aGVsbG8K
+	Data []byte `json:"data,omitempty"`
+
+	// Offset The number of the first byte of `data`, counted from 0, those of `stdin` at the start
+	// included. At most what was taken so far.
+	//
+	//
+	// Examples: 6
+	Offset int64 `json:"offset"`
+}
 
 // File A file that was written.
 type File struct {
@@ -780,6 +1146,11 @@ type ListObject string
 // Examples: /v1/sandboxes
 type ListURL = string
 
+// OutputStream One of the two streams of output.
+//
+// Examples: stdout
+type OutputStream string
+
 // Sandbox One microVM with its limits and its time to live.
 type Sandbox struct {
 	// Boot How the microVM came up; null until it did.
@@ -869,6 +1240,11 @@ type SandboxCreate struct {
 	//
 	// Examples: cold
 	Boot *SandboxCreateBoot `json:"boot,omitempty"`
+
+	// Env Environment variables of all its executions, over those of the image. They are kept
+	// encrypted and put into each execution when it starts; nothing in the guest holds them
+	// before. No reply has them.
+	Env Env `json:"env,omitempty"`
 
 	// IdleSeconds After so many seconds without use the sandbox is deleted, also before its TTL ends; at
 	// least 1, or negative for never. A running execution, a file transfer and `touch` are use;
@@ -967,10 +1343,265 @@ type SandboxState string
 // Examples: expired
 type SandboxStopReason string
 
+// StreamError The data of the event `error`, after which the stream breaks off.
+type StreamError struct {
+	// Code The stable name of the error.
+	//
+	// Examples: sandbox_not_found
+	Code ErrorCode `json:"code"`
+
+	// Message For people. It says what to do next.
+	//
+	// Examples: the daemon is stopping; the execution goes on; reconnect with Last-Event-ID
+	Message string `json:"message"`
+}
+
+// StreamExit The data of the event `exit`. Its fields are those of the execution.
+type StreamExit struct {
+	// ExitCode The program's own exit code; null where there was none.
+	//
+	// Examples: 0
+	ExitCode *int `json:"exit_code"`
+
+	// OOMKilled Whether the guest's kernel killed a process of it for want of memory.
+	//
+	// Examples: false
+	OOMKilled bool `json:"oom_killed"`
+
+	// Reason Why it did not end by itself; null when it did.
+	Reason *ExecutionReason `json:"reason"`
+
+	// Signal The signal that ended it, or null.
+	//
+	// Examples: SIGKILL
+	Signal *string `json:"signal"`
+
+	// Status `running`. `exited`: it ran and ended; `exit_code` or `signal` is its own, whatever it is.
+	// `timed_out`: it passed its timeout and was killed. `canceled`: a caller cancelled it;
+	// `exit_code` or `signal` is what that left. `vanished`: the sandbox under it went away; the
+	// program did not fail. `failed`: it was never started.
+	//
+	//
+	// Examples: exited
+	Status ExecutionStatus `json:"status"`
+
+	// TimedOut Whether `status` is `timed_out`.
+	//
+	// Examples: false
+	TimedOut bool `json:"timed_out"`
+}
+
+// StreamOutput The data of the events `stdout` and `stderr`.
+type StreamOutput struct {
+	// Data The exact bytes, in standard base64 with padding. A character may be cut in two between events.
+	//
+	// Examples: aGVsbG8K
+	Data []byte `json:"data"`
+
+	// Offset The offset of the first of them in all that was written to that stream.
+	//
+	// Examples: 0
+	Offset int64 `json:"offset"`
+}
+
+// StreamStarted The data of the event `started`.
+type StreamStarted struct {
+	// PID The program's process id in the guest.
+	//
+	// Examples: 214
+	PID int `json:"pid"`
+}
+
+// StreamTruncated The data of the event `truncated`. Bytes `from` up to and without `to` are not kept any more.
+type StreamTruncated struct {
+	// From The offset of the first byte that is missing.
+	//
+	// Examples: 0
+	From int64 `json:"from"`
+
+	// Stream One of the two streams of output.
+	//
+	// Examples: stdout
+	Stream OutputStream `json:"stream"`
+
+	// To The offset of the first byte behind it that is not.
+	//
+	// Examples: 4096
+	To int64 `json:"to"`
+}
+
 // Tags Labels. At most 10; keys of 1 to 64 bytes without a colon, values of at most 256 bytes.
 //
 // Examples: {"job":"42"}
 type Tags map[string]string
+
+// TerminalExit The last text message of the terminal. Its fields are those of the execution.
+type TerminalExit struct {
+	// ExitCode The program's own exit code; null where there was none.
+	//
+	// Examples: 0
+	ExitCode *int `json:"exit_code"`
+
+	// OOMKilled Whether the guest's kernel killed a process of it for want of memory.
+	//
+	// Examples: false
+	OOMKilled bool `json:"oom_killed"`
+
+	// Reason Why it did not end by itself; null when it did.
+	Reason *ExecutionReason `json:"reason"`
+
+	// Signal The signal that ended it, or null.
+	//
+	// Examples: SIGKILL
+	Signal *string `json:"signal"`
+
+	// Status `running`. `exited`: it ran and ended; `exit_code` or `signal` is its own, whatever it is.
+	// `timed_out`: it passed its timeout and was killed. `canceled`: a caller cancelled it;
+	// `exit_code` or `signal` is what that left. `vanished`: the sandbox under it went away; the
+	// program did not fail. `failed`: it was never started.
+	//
+	//
+	// Examples: exited
+	Status ExecutionStatus `json:"status"`
+
+	// TimedOut Whether `status` is `timed_out`.
+	//
+	// Examples: false
+	TimedOut bool `json:"timed_out"`
+
+	// Type Always `exit`.
+	//
+	// Examples: exit
+	Type TerminalExitType `json:"type"`
+}
+
+// TerminalExitType Always `exit`.
+//
+// Examples: exit
+type TerminalExitType string
+
+// TerminalPosition A text message of the terminal. The binary messages that follow begin at this offset.
+type TerminalPosition struct {
+	// Offset The offset in all output.
+	//
+	// Examples: 4096
+	Offset int64 `json:"offset"`
+
+	// Type Always `position`.
+	//
+	// Examples: position
+	Type TerminalPositionType `json:"type"`
+}
+
+// TerminalPositionType Always `position`.
+//
+// Examples: position
+type TerminalPositionType string
+
+// TerminalResize A text message to the terminal. The program gets SIGWINCH.
+type TerminalResize struct {
+	// Cols Columns.
+	//
+	// Examples: 132
+	Cols int `json:"cols"`
+
+	// Rows Rows.
+	//
+	// Examples: 50
+	Rows int `json:"rows"`
+
+	// Type Always `resize`.
+	//
+	// Examples: resize
+	Type TerminalResizeType `json:"type"`
+}
+
+// TerminalResizeType Always `resize`.
+//
+// Examples: resize
+type TerminalResizeType string
+
+// TerminalSize The size of a terminal.
+type TerminalSize struct {
+	// Cols Columns.
+	//
+	// Examples: 132
+	Cols int `json:"cols"`
+
+	// Rows Rows.
+	//
+	// Examples: 50
+	Rows int `json:"rows"`
+}
+
+// TerminalTruncated A text message of the terminal. Bytes `from` up to and without `to` are not kept any more.
+type TerminalTruncated struct {
+	// From The offset of the first byte that is missing.
+	//
+	// Examples: 0
+	From int64 `json:"from"`
+
+	// To The offset of the first byte behind it that is not.
+	//
+	// Examples: 4096
+	To int64 `json:"to"`
+
+	// Type Always `truncated`.
+	//
+	// Examples: truncated
+	Type TerminalTruncatedType `json:"type"`
+}
+
+// TerminalTruncatedType Always `truncated`.
+//
+// Examples: truncated
+type TerminalTruncatedType string
+
+// Ticket What stands for a key once, on one route.
+type Ticket struct {
+	// Expires Until when it may be used, UTC.
+	//
+	// Examples: 2026-11-30T09:17:02.317Z
+	Expires time.Time `json:"expires"`
+
+	// Object Always `ticket`.
+	//
+	// Examples: ticket
+	Object TicketObject `json:"object"`
+
+	// Path The path that it is for.
+	//
+	// Examples: /v1/sandboxes/sb_01KBA3ZJ7M8QW2X4Y6V8T0R2P4/executions/exe_01KBA3ZM2N9RX3Y5Z7W9V1S3Q5/stream
+	Path string `json:"path"`
+
+	// Ticket The ticket, `mvt_` and 64 hexadecimal digits.
+	//
+	// Examples: mvt_9f86d081884c7d659a2feaa0c55ad015a3bf4f1b2b0b822cd15d6c15b0f00a08
+	Ticket string `json:"ticket"`
+}
+
+// TicketObject Always `ticket`.
+//
+// Examples: ticket
+type TicketObject string
+
+// TicketCreate What the ticket is to be for.
+type TicketCreate struct {
+	// Method Always `GET`.
+	//
+	// Examples: GET
+	Method TicketCreateMethod `json:"method"`
+
+	// Path The path of the stream or of the terminal of an execution, without a query.
+	//
+	// Examples: /v1/sandboxes/sb_01KBA3ZJ7M8QW2X4Y6V8T0R2P4/executions/exe_01KBA3ZM2N9RX3Y5Z7W9V1S3Q5/stream
+	Path string `json:"path"`
+}
+
+// TicketCreateMethod Always `GET`.
+//
+// Examples: GET
+type TicketCreateMethod string
 
 // EndingBefore defines model for EndingBefore.
 type EndingBefore = string
@@ -999,6 +1630,9 @@ type BadRequest = ErrorReply
 // Conflict Every error.
 type Conflict = ErrorReply
 
+// Forbidden Every error.
+type Forbidden = ErrorReply
+
 // GuestDiskFull Every error.
 type GuestDiskFull = ErrorReply
 
@@ -1010,6 +1644,9 @@ type InternalError = ErrorReply
 
 // NotFound Every error.
 type NotFound = ErrorReply
+
+// RateLimited Every error.
+type RateLimited = ErrorReply
 
 // TooLarge Every error.
 type TooLarge = ErrorReply
@@ -1065,6 +1702,27 @@ type GetExecutionParams struct {
 	Wait *Wait `form:"wait,omitempty" json:"wait,omitempty"`
 }
 
+// StreamExecutionParams defines parameters for StreamExecution.
+type StreamExecutionParams struct {
+	// After A position, as in the id of an event; the stream goes on behind it. A `Last-Event-ID` that
+	// is sent too wins when it is further in both streams, as it is when a client that began
+	// with `after` connects again by itself; else the two contradict each other, and that is an
+	// error.
+	After *string `form:"after,omitempty" json:"after,omitempty"`
+
+	// LastEventID The same. EventSource sends it when it connects again.
+	LastEventID *string `json:"Last-Event-ID,omitempty"`
+}
+
+// OpenTerminalParams defines parameters for OpenTerminal.
+type OpenTerminalParams struct {
+	// After Replay the output from this offset on, in bytes. Not together with `tail`.
+	After *int64 `form:"after,omitempty" json:"after,omitempty"`
+
+	// Tail Replay this much of the last output, in bytes; the default is what a screen needs. Not together with `after`.
+	Tail *int `form:"tail,omitempty" json:"tail,omitempty"`
+}
+
 // ReadFileParams defines parameters for ReadFile.
 type ReadFileParams struct {
 	// Path The file, absolute or relative to the image's working directory. At most 4096 bytes, no NUL.
@@ -1086,8 +1744,20 @@ type CreateSandboxJSONRequestBody = SandboxCreate
 // CreateExecutionJSONRequestBody defines body for CreateExecution for application/json ContentType.
 type CreateExecutionJSONRequestBody = ExecutionCreate
 
+// CancelExecutionJSONRequestBody defines body for CancelExecution for application/json ContentType.
+type CancelExecutionJSONRequestBody = ExecutionCancel
+
+// ResizeExecutionJSONRequestBody defines body for ResizeExecution for application/json ContentType.
+type ResizeExecutionJSONRequestBody = TerminalSize
+
+// WriteExecutionStdinJSONRequestBody defines body for WriteExecutionStdin for application/json ContentType.
+type WriteExecutionStdinJSONRequestBody = ExecutionStdinWrite
+
 // ExtendSandboxJSONRequestBody defines body for ExtendSandbox for application/json ContentType.
 type ExtendSandboxJSONRequestBody = SandboxExtend
 
 // WriteFileJSONRequestBody defines body for WriteFile for application/json ContentType.
 type WriteFileJSONRequestBody = FileWrite
+
+// CreateTicketJSONRequestBody defines body for CreateTicket for application/json ContentType.
+type CreateTicketJSONRequestBody = TicketCreate
