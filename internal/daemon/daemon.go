@@ -22,6 +22,7 @@ import (
 	"github.com/microvmd/microvm/internal/httpapi"
 	"github.com/microvmd/microvm/internal/image"
 	"github.com/microvmd/microvm/internal/sandbox"
+	"github.com/microvmd/microvm/internal/secret"
 	"github.com/microvmd/microvm/internal/sqlstore"
 )
 
@@ -55,6 +56,10 @@ func Run(ctx context.Context, c Config, hangup <-chan os.Signal, reload Reload) 
 		return err
 	}
 	defer unlock()
+	key, err := secret.LoadKey(filepath.Join(c.StateDir, secret.KeyFile))
+	if err != nil {
+		return err
+	}
 
 	store, err := sqlstore.Open(ctx, c.database())
 	if err != nil {
@@ -81,7 +86,7 @@ func Run(ctx context.Context, c Config, hangup <-chan os.Signal, reload Reload) 
 		return err
 	}
 	sandboxes, err := sandbox.New(sandbox.Config{
-		Store: store, Images: images, Cgroups: below.cgroups, VMM: below.vmm, Agents: below.agents,
+		Store: store, Images: images, Cgroups: below.cgroups, VMM: below.vmm, Agents: below.agents, Secrets: key,
 		Limits: c.Limits, Logger: c.Logger, Uptime: uptime, HostBoot: boot,
 	})
 	if err != nil {

@@ -22,6 +22,7 @@ type Config struct {
 	Cgroups Cgroups
 	VMM     VMM
 	Agents  Agents
+	Secrets Secrets
 	Limits  Limits
 	Logger  *slog.Logger
 
@@ -157,6 +158,9 @@ func (m *Manager) Create(ctx context.Context, spec Spec) (Sandbox, error) {
 		ID: ident.New(ident.Sandbox), Image: img.ID, Name: spec.Name, Tags: maps.Clone(spec.Tags),
 		VCPUs: spec.VCPUs, MemMiB: spec.MemMiB, Idle: spec.Idle, State: Starting,
 		Created: now, Expires: now.Add(spec.TTL), Deadline: m.cfg.Uptime() + spec.TTL, HostBoot: m.cfg.HostBoot,
+	}
+	if sb.Env, err = m.sealed(spec.Env, sb.ID); err != nil {
+		return Sandbox{}, err
 	}
 	plan := m.plan(sb, img)
 	held, err := m.admit(ctx, amountOf(plan))

@@ -180,9 +180,25 @@ func (o *owner) failure(b begun) Reason {
 	case !o.adopted:
 		return ReasonBootFailed
 	case errors.Is(b.err, ErrEnded), errors.Is(context.Cause(b.vm.ctx), errDead):
-		return ReasonVMDied
+		return o.died()
 	}
 	return ReasonAgentDied
+}
+
+// died is the reason of a VMM's death that is none of our doing. Its cgroup is
+// still there, and has counted by now: see Cgroups.OOMKilled.
+func (o *owner) died() Reason {
+	ctx, cancel := context.WithTimeout(o.m.ctx, o.m.limits().StepTimeout)
+	defer cancel()
+	killed, err := o.m.cfg.Cgroups.OOMKilled(ctx, o.plan.Host)
+	switch {
+	case err != nil:
+		o.log.Error("cannot tell whether the host's OOM killer ended the VMM", "error", err)
+	case killed:
+		o.log.Error("the host's OOM killer ended the VMM", "mem_mib", o.sb.MemMiB)
+		return ReasonHostOOM
+	}
+	return ReasonVMDied
 }
 
 func (o *owner) becomeRunning(vm *microVM) Reason {
@@ -242,7 +258,7 @@ func (o *owner) running(vm *microVM) Reason {
 			case reason := <-o.queue:
 				return reason
 			default:
-				return ReasonVMDied
+				return o.died()
 			}
 		}
 	}

@@ -7,6 +7,7 @@ import (
 
 	"github.com/microvmd/microvm/internal/guestwire"
 	"github.com/microvmd/microvm/internal/image"
+	"github.com/microvmd/microvm/internal/secret"
 )
 
 // Plan is everything an adapter needs to make the microVM of one sandbox. It is
@@ -41,6 +42,10 @@ type Cgroups interface {
 	// CPUTime is what the processes in it have used so far: a VMM that waits
 	// for a busy host uses some, one that hangs does not.
 	CPUTime(ctx context.Context, host string) (time.Duration, error)
+	// OOMKilled reports whether the host's OOM killer ended a process in it,
+	// be it for its own limit or because the whole host was short of memory.
+	// Once Emptied has returned nil the answer is final, until Remove.
+	OOMKilled(ctx context.Context, host string) (bool, error)
 }
 
 // VMM makes, starts and removes microVMs.
@@ -110,6 +115,13 @@ type Store interface {
 	Sandboxes(ctx context.Context, q Query) (Page, error)
 	// LiveSandboxes returns all that are not stopped.
 	LiveSandboxes(ctx context.Context) ([]Sandbox, error)
+}
+
+// Secrets seals environments for the Store, each for one sandbox.
+type Secrets interface {
+	Seal(env secret.Env, id string) (string, error)
+	// Open turns back what Seal made with the same key for the same id.
+	Open(sealed, id string) (secret.Env, error)
 }
 
 // Images finds an image by id, or fault.ImageNotFound.

@@ -76,6 +76,9 @@ func (m *Manager) adopt(ctx context.Context, sb Sandbox) {
 	plan := m.plan(sb, img)
 	o := newOwner(m, sb, plan, m.admission.hold(sb.Slot, amountOf(plan)))
 	o.adopted = true
+	if _, err := m.opened(sb); err != nil { // what runs goes on; new executions will be told
+		o.log.Error("a sandbox lost its environment", "error", err)
+	}
 	if m.own(o) { // nobody closes a manager that recovers
 		m.start(o) //nolint:contextcheck // it has its own: the sandbox outlives the call
 	}

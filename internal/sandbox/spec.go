@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/microvmd/microvm/internal/fault"
+	"github.com/microvmd/microvm/internal/secret"
 )
 
 // Spec is what a caller asks for. A zero value means the default.
@@ -16,6 +17,7 @@ type Spec struct {
 	MemMiB int               // default 256
 	TTL    time.Duration     // default 15 min, whole seconds
 	Idle   time.Duration     // without use for so long, it is reclaimed; default 2 min, whole seconds; negative is never
+	Env    secret.Env        // for each of its executions, whose own wins
 	Boot   Boot              // "" is the fastest way that there is; BootCold boots although it could be restored
 }
 
@@ -74,7 +76,10 @@ func (s Spec) fill(limits Limits) (Spec, error) {
 	if s.Boot != "" && s.Boot != BootCold {
 		return s, fault.Param("boot", "boot must be %q, or be left out for the fastest way that there is", BootCold)
 	}
-	return s, s.checkTags()
+	if err := s.checkTags(); err != nil {
+		return s, err
+	}
+	return s, s.Env.Check("env")
 }
 
 func (s Spec) checkTags() error {

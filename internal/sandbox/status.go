@@ -33,6 +33,7 @@ const (
 	ReasonIdle          Reason = "idle"           // it was not used for its idle time
 	ReasonBootFailed    Reason = "boot_failed"    // the microVM never became usable
 	ReasonVMDied        Reason = "vm_died"        // the VMM process ended by itself
+	ReasonHostOOM       Reason = "host_oom"       // the host's OOM killer ended the VMM process
 	ReasonAgentDied     Reason = "agent_died"     // the guest agent went silent or broke the protocol
 	ReasonHostRestarted Reason = "host_restarted" // the daemon came back and found no VM to adopt
 )
@@ -44,6 +45,7 @@ var stopReasons = map[Reason]StopReason{
 	ReasonIdle:          StopIdle,
 	ReasonBootFailed:    StopFailed,
 	ReasonVMDied:        StopFailed,
+	ReasonHostOOM:       StopFailed,
 	ReasonAgentDied:     StopFailed,
 	ReasonHostRestarted: StopFailed,
 }

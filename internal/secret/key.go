@@ -13,8 +13,12 @@ import (
 	"strings"
 )
 
-// KeySize is the bytes of a key: AES-256.
-const KeySize = 32
+const (
+	// KeySize is the bytes of a key: AES-256.
+	KeySize = 32
+	// KeyFile is the name of the file that holds a daemon's key.
+	KeyFile = "secret.key"
+)
 
 // Key seals environments for the store with AES-256-GCM and a random nonce, which
 // is good for 2^32 of them (NIST SP 800-38D, 8.3). It is safe for concurrent use.

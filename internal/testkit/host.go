@@ -29,8 +29,8 @@ type AgentFactory func(plan sandbox.Plan) (transport http.RoundTripper, stop fun
 //
 // The operations are cgroup.create, cgroup.kill, cgroup.remove, jail.prepare,
 // vmm.launch, vmm.start, vmm.adopt, vmm.freeze, jail.remove, agent.hello,
-// template.keep and template.drop. Looks (cgroup.list, cgroup.cpu, jail.list,
-// template.list) and calls to an agent (agent. and the first word of the
+// template.keep and template.drop. Looks (cgroup.list, cgroup.cpu, cgroup.oom,
+// jail.list, template.list) and calls to an agent (agent. and the first word of the
 // route: agent.echo, agent.configure, agent.executions, agent.files) fail and
 // hang when told to as well, but are not in the trace.
 type Host struct {
@@ -110,6 +110,17 @@ func (h *Host) Left() []string {
 
 // Die ends the VMM of a sandbox as if it had crashed.
 func (h *Host) Die(host string) { h.empty(host) }
+
+// OOMKill ends the VMM of a sandbox as the host's OOM killer would: it counts
+// before it kills.
+func (h *Host) OOMKill(host string) {
+	h.mu.Lock()
+	if c := h.cgroups[host]; c != nil && c.populated {
+		c.oom = true
+	}
+	h.mu.Unlock()
+	h.empty(host)
+}
 
 // Stick stops the processor clock of a sandbox, as when its VMM hangs, or lets
 // it go on. The clock of any other runs with the time while it has a process.

@@ -14,6 +14,8 @@ type fakeCgroup struct {
 	over      bool          // emptied is closed
 	emptied   chan struct{} // closed when a populated one became empty, or any was removed
 
+	oom bool // the host's OOM killer ended a process in it
+
 	used   time.Duration // of a processor, until then
 	ticked time.Time     // when used was brought up to date
 	stuck  bool          // its clock stands
@@ -140,6 +142,24 @@ func (c *cgroups) CPUTime(ctx context.Context, host string) (used time.Duration,
 		return nil
 	}, nil)
 	return used, err
+}
+
+func (c *cgroups) OOMKilled(ctx context.Context, host string) (killed bool, err error) {
+	v := (*View)(c)
+	if err := checkName(host); err != nil {
+		return false, fmt.Errorf("read OOM kills: %w", err)
+	}
+	err = v.act(ctx, look, "cgroup.oom", func() error {
+		v.host.mu.Lock()
+		defer v.host.mu.Unlock()
+		g := v.host.cgroups[host]
+		if g == nil {
+			return fmt.Errorf("read OOM kills: no cgroup %s", host)
+		}
+		killed = g.oom
+		return nil
+	}, nil)
+	return killed, err
 }
 
 // names looks at the host's names of one kind, sorted.
