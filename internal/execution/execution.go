@@ -19,21 +19,25 @@ const (
 	Running  Status = "running"
 	Exited   Status = "exited"    // ran and ended; ExitCode or Signal is its own
 	TimedOut Status = "timed_out" // passed its timeout and was killed
+	Canceled Status = "canceled"  // a caller cancelled it; ExitCode or Signal is what that left
 	Vanished Status = "vanished"  // the sandbox under it went away
 	Failed   Status = "failed"    // never started
 )
 
-// Reason says why an execution did not end by itself.
+// Reason says why an execution did not end by itself. One that is running has
+// timeout or canceled from when it is being ended for that.
 type Reason string
 
 // The closed list of reasons, by status.
 const (
 	Timeout          Reason = "timeout"           // timed_out
+	ByCaller         Reason = "canceled"          // canceled
 	TTL              Reason = "ttl"               // vanished
 	Idle             Reason = "idle"              // vanished
 	Deleted          Reason = "deleted"           // vanished
 	VMDied           Reason = "vm_died"           // vanished
 	AgentDied        Reason = "agent_died"        // vanished
+	HostOOM          Reason = "host_oom"          // vanished
 	HostRestarted    Reason = "host_restarted"    // vanished
 	CommandNotFound  Reason = "command_not_found" // failed
 	PermissionDenied Reason = "permission_denied" // failed
@@ -52,8 +56,11 @@ type Execution struct {
 	User      string // "" is the image's default user
 	Timeout   time.Duration
 	Deadline  time.Duration // when Timeout is over, in the host's uptime (sandbox.Sandbox.HostBoot says of which boot)
+	TTY       bool          // it runs on a terminal
+	StdinOpen bool          // its stdin takes what is sent while it runs
 	Status    Status
 	Reason    Reason
+	PID       int    // as the guest sees it; 0 where that is not known
 	ExitCode  *int   // nil where there was none; never invented
 	Signal    string // "SIGKILL", or ""
 	OOMKilled bool   // a process of it was killed by the guest's OOM killer
@@ -82,6 +89,10 @@ type Page struct {
 // Store keeps executions. A write that returned nil survives a crash.
 type Store interface {
 	InsertExecution(ctx context.Context, e Execution) error
+	// CauseExecution stores e.Reason, for which a running execution is being
+	// ended. The first stays, as does the end of one that has ended:
+	// ErrAlreadyFinished.
+	CauseExecution(ctx context.Context, e Execution) error
 	// FinishExecution stores the end of a running execution; it refuses to
 	// change one that has ended.
 	FinishExecution(ctx context.Context, e Execution) error

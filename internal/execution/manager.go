@@ -15,6 +15,7 @@ import (
 	"github.com/microvmd/microvm/internal/guestwire"
 	"github.com/microvmd/microvm/internal/ident"
 	"github.com/microvmd/microvm/internal/sandbox"
+	"github.com/microvmd/microvm/internal/secret"
 )
 
 // Sandboxes gives the use of a running sandbox. *sandbox.Manager has it.
@@ -30,8 +31,9 @@ type Config struct {
 	Dir       string // output rings: <Dir>/<sandbox>/<execution>/{stdout,stderr}
 	Logger    *slog.Logger
 
-	// KeepBytes bounds the output on disk of executions that have ended.
-	KeepBytes int64
+	// KeepBytes bounds the output on disk of all executions, KeepSandboxBytes
+	// that of one sandbox's.
+	KeepBytes, KeepSandboxBytes int64
 	// AgentTimeout is how long the guest agent may be silent before its
 	// sandbox is ended.
 	AgentTimeout time.Duration
@@ -62,7 +64,7 @@ const storeWait = 30 * time.Second
 
 // New makes a Manager. Call Recover before the first Start.
 func New(cfg Config) *Manager {
-	return &Manager{cfg: cfg, shelf: shelf{most: cfg.KeepBytes, boxes: map[string]*box{}}, live: map[string]*run{}, closing: make(chan struct{})}
+	return &Manager{cfg: cfg, shelf: shelf{most: cfg.KeepBytes, mostBox: cfg.KeepSandboxBytes, boxes: map[string]*box{}}, live: map[string]*run{}, closing: make(chan struct{})}
 }
 
 // Start starts one command in a running sandbox. A command that the guest
@@ -76,10 +78,15 @@ func (m *Manager) Start(ctx context.Context, sandboxID string, spec Spec) (Execu
 	if err != nil {
 		return Execution{}, err
 	}
+	env, err := session.Env()
+	if err != nil {
+		session.Release()
+		return Execution{}, err
+	}
 	e := Execution{
 		ID: ident.New(ident.Execution), Sandbox: sandboxID, Cmd: spec.Cmd, Args: slices.Clone(spec.Args),
 		Cwd: spec.Cwd, User: spec.User, Timeout: spec.Timeout, Status: Running, Created: time.Now(),
-		Deadline: m.cfg.Uptime() + spec.Timeout,
+		Deadline: m.cfg.Uptime() + spec.Timeout, TTY: spec.TTY != nil, StdinOpen: spec.StdinOpen,
 	}
 	// From here on nothing depends on the caller's connection.
 	ctx = context.WithoutCancel(ctx)
@@ -88,23 +95,31 @@ func (m *Manager) Start(ctx context.Context, sandboxID string, spec Spec) (Execu
 		session.Release()
 		return Execution{}, err
 	}
-	if err := m.store(ctx, func(ctx context.Context) error { return m.cfg.Store.InsertExecution(ctx, e) }); err != nil {
+	if spec.Stdin != "" {
+		r.input, err = spoolInput(m.dir(e), spec.Stdin, spec.StdinOpen)
+	}
+	if err == nil {
+		err = m.store(ctx, storeWait, func(ctx context.Context) error { return m.cfg.Store.InsertExecution(ctx, e) })
+	}
+	if err != nil {
+		r.input.remove()
 		m.settled(r)
 		m.runs.Done()
 		session.Release()
 		return Execution{}, err
 	}
+	env = secret.Merge(env, spec.Env)
 	go func() {
 		defer m.runs.Done()
-		r.follow(ctx, session)
+		r.follow(ctx, session, env, spec.TTY)
 	}()
 	<-r.started
 	return r.snapshot(), nil
 }
 
-// store writes, whatever becomes of ctx, in storeWait.
-func (m *Manager) store(ctx context.Context, write func(context.Context) error) error {
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), storeWait)
+// store writes, whatever becomes of ctx, in a time.
+func (m *Manager) store(ctx context.Context, wait time.Duration, write func(context.Context) error) error {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), wait)
 	defer cancel()
 	return write(ctx)
 }
@@ -215,19 +230,6 @@ func (m *Manager) kept(path string, total int64) Tail {
 	return tail
 }
 
-// readTail reads a whole ring. A stream to which nothing was written has no file.
-func readTail(path string) (Tail, error) {
-	ring, err := OpenRing(path)
-	if errors.Is(err, os.ErrNotExist) {
-		return Tail{}, nil
-	}
-	if err != nil {
-		return Tail{}, err
-	}
-	defer func() { _ = ring.Close() }()
-	return ring.tail()
-}
-
 // Recover goes on with the executions that an earlier daemon left running, where
 // their sandboxes run, settles the others, and removes output that it was about
 // to forget. Sandboxes are recovered first.
@@ -247,12 +249,18 @@ func (m *Manager) Recover(ctx context.Context) error {
 		}
 		r := newRun(m, e)
 		r.reopen() // what it wrote counts
-		r.stdout.close()
-		r.stderr.close()
-		e = r.e
-		e.Status, e.Reason, e.Finished = Vanished, HostRestarted, time.Now()
-		if reason, known := vanishReasons[sb.Reason]; known {
-			e.Reason = reason
+		for _, s := range r.streams {
+			s.close()
+		}
+		findInput(m.dir(e), false).remove()
+		e = r.snapshot()
+		e.Finished = time.Now()
+		if status, begun := causes[e.Reason]; begun {
+			e.Status = status
+		} else if reason, known := vanishReasons[sb.Reason]; known {
+			e.Status, e.Reason = Vanished, reason
+		} else {
+			e.Status, e.Reason = Vanished, HostRestarted
 		}
 		if err := m.cfg.Store.FinishExecution(ctx, e); err != nil {
 			return fmt.Errorf("recover executions: %w", err)
@@ -269,6 +277,7 @@ func (m *Manager) Recover(ctx context.Context) error {
 func (m *Manager) resume(ctx context.Context, e Execution) {
 	r := newRun(m, e)
 	r.reopen()
+	r.input = findInput(m.dir(e), e.StdinOpen)
 	m.mu.Lock()
 	m.live[e.ID] = r
 	m.mu.Unlock()
@@ -280,7 +289,13 @@ func (m *Manager) resume(ctx context.Context, e Execution) {
 			return
 		}
 		if reason, known := m.whyStopped(ctx, e.Sandbox); known {
-			r.finish(ctx, func(e *Execution) { e.Status, e.Reason = Vanished, reason })
+			r.finish(ctx, func(e *Execution) {
+				if status, begun := causes[e.Reason]; begun {
+					e.Status = status
+					return
+				}
+				e.Status, e.Reason = Vanished, reason
+			})
 		}
 		r.close()
 	})
@@ -336,13 +351,12 @@ func (m *Manager) count(sandboxID string) error {
 	if err != nil {
 		return err
 	}
-	var all []error
 	for _, entry := range entries {
 		if id, ok := ident.FromHost(ident.Execution, entry.Name()); ok && m.run(id) == nil {
-			all = append(all, m.shelve(Execution{ID: id, Sandbox: sandboxID}))
+			m.shelve(Execution{ID: id, Sandbox: sandboxID})
 		}
 	}
-	return errors.Join(all...)
+	return nil
 }
 
 // Forget removes the kept output of sandboxes that are no longer listed.
@@ -405,6 +419,7 @@ var vanishReasons = map[sandbox.Reason]Reason{
 	sandbox.ReasonTTL:           TTL,
 	sandbox.ReasonIdle:          Idle,
 	sandbox.ReasonVMDied:        VMDied,
+	sandbox.ReasonHostOOM:       HostOOM,
 	sandbox.ReasonAgentDied:     AgentDied,
 	sandbox.ReasonHostRestarted: HostRestarted,
 }

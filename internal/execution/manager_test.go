@@ -72,7 +72,7 @@ func newFixtureIn(t *testing.T, dir string, agent testkit.AgentFactory) *fixture
 	}
 	f.Manager = execution.New(execution.Config{
 		Store: store, Sandboxes: f.sandboxes, Dir: dir,
-		Logger: slog.New(slog.DiscardHandler), AgentTimeout: 20 * time.Second, KillTimeout: 5 * time.Second, KeepBytes: keep, Uptime: uptime,
+		Logger: slog.New(slog.DiscardHandler), AgentTimeout: 20 * time.Second, KillTimeout: 5 * time.Second, KeepBytes: keep, KeepSandboxBytes: keep, Uptime: uptime,
 	})
 	if f.sb, err = f.sandboxes.Create(t.Context(), sandbox.Spec{Image: "python", TTL: 10 * time.Minute}); err != nil {
 		t.Fatal(err)
@@ -241,15 +241,43 @@ func (s *stub) factory() testkit.AgentFactory {
 			s.start(w)
 			return
 		}
-		_, _ = w.Write([]byte(`{"pid":42}`))
+		(&framed{ResponseWriter: w}).begin()
 	})
-	mux.HandleFunc(guestwire.RoutePull, func(w http.ResponseWriter, r *http.Request) { s.pull(w, r) })
+	mux.HandleFunc(guestwire.RoutePull, func(w http.ResponseWriter, r *http.Request) {
+		framed := &framed{ResponseWriter: w}
+		s.pull(framed, r)
+		framed.begin()
+	})
 	mux.HandleFunc(guestwire.RouteSignal, func(w http.ResponseWriter, _ *http.Request) {
 		s.kills.Add(1)
 		w.WriteHeader(http.StatusNoContent)
 	})
 	mux.HandleFunc(guestwire.RouteForget, func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusNoContent) })
 	return testkit.HandlerAgent(mux)
+}
+
+// framed begins a reply with the frame that every one begins with, unless it is
+// a refusal.
+type framed struct {
+	http.ResponseWriter
+	begun bool
+}
+
+func (f *framed) begin() {
+	if !f.begun {
+		f.begun = true
+		_ = guestwire.WriteFrame(f.ResponseWriter, guestwire.Frame{Type: guestwire.StartedFrame, Payload: []byte(`{"pid":42}`)})
+	}
+}
+
+func (f *framed) WriteHeader(status int) {
+	f.begun = true
+	f.ResponseWriter.WriteHeader(status)
+}
+
+func (f *framed) Write(p []byte) (int, error) {
+	f.begin()
+	return f.ResponseWriter.Write(p)
 }
 
 // quiet waits as an agent does that has nothing to say.

@@ -63,7 +63,7 @@ func (n *node) start(store execution.Store) *daemonLife {
 	}
 	l := &daemonLife{sandboxes: sandboxes, Manager: execution.New(execution.Config{
 		Store: store, Sandboxes: sandboxes, Dir: n.dir, Logger: slog.New(slog.DiscardHandler),
-		AgentTimeout: 20 * time.Second, KillTimeout: 5 * time.Second, KeepBytes: 1 << 30, Uptime: n.uptime,
+		AgentTimeout: 20 * time.Second, KillTimeout: 5 * time.Second, KeepBytes: 1 << 30, KeepSandboxBytes: 1 << 30, Uptime: n.uptime,
 	})}
 	if err := errors.Join(sandboxes.Recover(n.t.Context()), l.Recover(n.t.Context())); err != nil {
 		n.t.Fatal(err)

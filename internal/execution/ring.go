@@ -6,6 +6,8 @@ import (
 	"io"
 	"os"
 	"sync"
+
+	"golang.org/x/sys/unix"
 )
 
 // What a ring holds. Two streams of one execution have a ring each.
@@ -50,6 +52,9 @@ type Ring struct {
 	path string
 	file ringFile
 
+	writing sync.Mutex // held by Append and Drop: the only ones that change state
+	dropped int64      // guarded by writing: bytes below it take no room
+
 	mu      sync.RWMutex
 	state   ringState     // guarded by mu: what the last written header says
 	changed chan struct{} // guarded by mu: closed at the next change; nil when nobody asked
@@ -61,6 +66,16 @@ type ringFile interface {
 	io.ReaderAt
 	io.WriterAt
 	io.Closer
+	// Punch gives the disk back what [from, to) of the file takes; it reads as
+	// zeros from then on.
+	Punch(from, to int64) error
+}
+
+// diskFile is the ringFile of a real ring.
+type diskFile struct{ *os.File }
+
+func (f diskFile) Punch(from, to int64) error {
+	return unix.Fallocate(int(f.Fd()), unix.FALLOC_FL_PUNCH_HOLE|unix.FALLOC_FL_KEEP_SIZE, from, to-from)
 }
 
 // CreateRing makes the ring's file, which must not be there yet, with mode 0600.
@@ -89,11 +104,15 @@ func createRing(path string, window, slack int64) (*Ring, error) {
 	if err != nil {
 		return fail(errors.Join(err, file.Close()))
 	}
-	return &Ring{path: path, file: file, state: state}, nil
+	return &Ring{path: path, file: diskFile{file}, state: state}, nil
 }
 
+// errRingDamaged is a file that is no ring, or not any more.
+var errRingDamaged = errors.New("damaged")
+
 // OpenRing opens a ring that CreateRing made. A file that is something else,
-// shorter than it promises, or damaged in both headers is refused.
+// shorter than it promises, or damaged in both headers is refused with
+// errRingDamaged.
 func OpenRing(path string) (*Ring, error) {
 	file, err := os.OpenFile(path, os.O_RDWR, 0)
 	if err != nil {
@@ -103,7 +122,7 @@ func OpenRing(path string) (*Ring, error) {
 	info, err := file.Stat()
 	if err == nil {
 		if size = info.Size(); !info.Mode().IsRegular() {
-			err = fmt.Errorf("%s is no regular file", path)
+			err = fmt.Errorf("%s is no regular file: %w", path, errRingDamaged)
 		}
 	}
 	var state ringState
@@ -116,7 +135,7 @@ func OpenRing(path string) (*Ring, error) {
 	if err != nil {
 		return nil, fmt.Errorf("open ring: %w", errors.Join(err, file.Close()))
 	}
-	return &Ring{path: path, file: file, state: state}, nil
+	return &Ring{path: path, file: diskFile{file}, state: state}, nil
 }
 
 // Append adds p, whose first byte the program wrote at offset. It is written
@@ -126,16 +145,15 @@ func OpenRing(path string) (*Ring, error) {
 // was lost to a gap stays lost. An offset beyond Total records a gap; an empty p
 // there declares that the stream went on but nothing of it is left. An error
 // leaves the ring as it was or with a part of p; the same call may be repeated.
-// Only one goroutine may append.
 func (r *Ring) Append(offset int64, p []byte) error {
 	if offset < 0 || offset > maxOffset-int64(len(p)) {
 		return fmt.Errorf("append to ring: %d bytes at offset %d: offsets go from 0 to %d", len(p), offset, int64(maxOffset))
 	}
-	r.mu.RLock()
-	state, closed := r.state, r.closed // the writer is the only one to change it
-	r.mu.RUnlock()
-	if closed {
-		return fmt.Errorf("append to ring: %s: %w", r.path, os.ErrClosed)
+	r.writing.Lock()
+	defer r.writing.Unlock()
+	state, err := r.now()
+	if err != nil {
+		return fmt.Errorf("append to ring: %w", err)
 	}
 	if known := state.total - offset; known > 0 {
 		if known >= int64(len(p)) {
@@ -165,6 +183,45 @@ func (r *Ring) Append(offset int64, p []byte) error {
 		p = p[len(chunk):]
 	}
 	return nil
+}
+
+// now is the state for one who holds writing.
+func (r *Ring) now() (ringState, error) {
+	r.mu.RLock()
+	defer r.mu.RUnlock()
+	if r.closed {
+		return ringState{}, fmt.Errorf("%s: %w", r.path, os.ErrClosed)
+	}
+	return r.state, nil
+}
+
+// Drop gives up all bytes that are there, and the room that they take on the
+// disk. Readers are told as of bytes that fell out of the window.
+func (r *Ring) Drop() error {
+	r.writing.Lock()
+	defer r.writing.Unlock()
+	state, err := r.now()
+	if err != nil {
+		return fmt.Errorf("drop from ring: %w", err)
+	}
+	state.dropBefore(state.total)
+	if err := r.commit(&state); err != nil {
+		return err
+	}
+	if err := r.file.Punch(ringDataAt, ringDataAt+state.window+state.slack); err != nil {
+		return fmt.Errorf("drop from ring: %w", err)
+	}
+	r.dropped = state.total
+	return nil
+}
+
+// Size is what the ring takes on the disk at most.
+func (r *Ring) Size() int64 {
+	r.writing.Lock()
+	defer r.writing.Unlock()
+	r.mu.RLock()
+	defer r.mu.RUnlock()
+	return ringDataAt + min(r.state.total-r.dropped, r.state.window+r.state.slack)
 }
 
 // commit writes the header and then shows the new state to readers. A reader

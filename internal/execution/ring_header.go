@@ -196,9 +196,9 @@ func readRingState(file io.ReaderAt, size int64) (ringState, error) {
 	}
 	if len(found) == 0 {
 		if len(errs) == 0 {
-			return ringState{}, errRingForeign
+			errs = append(errs, errRingForeign)
 		}
-		return ringState{}, errors.Join(errs...)
+		return ringState{}, fmt.Errorf("%w: %w", errRingDamaged, errors.Join(errs...))
 	}
 	s := slices.MaxFunc(found, func(a, b ringState) int {
 		if a.seq < b.seq {
@@ -209,7 +209,7 @@ func readRingState(file io.ReaderAt, size int64) (ringState, error) {
 	for at, end := s.readable(0); at < end; at, end = s.readable(end) {
 		for _, part := range s.parts(at, end-at) {
 			if need := part.at + part.to - part.from; need > size {
-				return ringState{}, fmt.Errorf("file is cut short: %d bytes of at least %d", size, need)
+				return ringState{}, fmt.Errorf("%w: file is cut short: %d bytes of at least %d", errRingDamaged, size, need)
 			}
 		}
 	}

@@ -12,6 +12,7 @@ import (
 	"sync"
 	"testing"
 
+	"golang.org/x/sys/unix"
 	"pgregory.net/rapid"
 )
 
@@ -148,6 +149,12 @@ func TestRingAgainstModel(t *testing.T) {
 				t.Fatal(err)
 			}
 			model.append(offset, n)
+			if rapid.IntRange(0, 8).Draw(t, "drop") == 0 {
+				if err := r.Drop(); err != nil {
+					t.Fatal(err)
+				}
+				model.kept = nil
+			}
 			if rapid.IntRange(0, 5).Draw(t, "reopen") == 0 {
 				if err := r.Close(); err != nil {
 					t.Fatal(err)
@@ -199,6 +206,16 @@ func (f *dyingFile) WriteAt(p []byte, at int64) (int, error) {
 	return n, nil
 }
 
+func (f *dyingFile) Punch(from, to int64) error {
+	if f.budget == 0 {
+		return errKilled
+	}
+	if from < int64(len(f.data)) {
+		clear(f.data[from:min(to, int64(len(f.data)))])
+	}
+	return nil
+}
+
 func (f *dyingFile) Close() error { return nil }
 
 // TestRingSurvivesAKillAtEveryByte kills the writer at a random byte of data or
@@ -218,6 +235,11 @@ func TestRingSurvivesAKillAtEveryByte(t *testing.T) {
 		for range rapid.IntRange(1, 30).Draw(t, "steps") {
 			offset, n := drawAppend(t, model.total, window/3+1)
 			file.budget = rapid.IntRange(-1, int(n)+2*ringSlotSize).Draw(t, "budget")
+			if rapid.IntRange(0, 8).Draw(t, "drop") == 0 {
+				if r.Drop() == nil || r.Start() == r.Total() { // its header was written
+					model.kept = nil
+				}
+			}
 			err := r.Append(offset, streamBytes(offset, offset+n))
 			file.budget = -1
 			if err == nil {
@@ -271,6 +293,43 @@ func TestRingSurvivesAKillAtEveryByte(t *testing.T) {
 		t.Fatalf("%d kills, %d that lost the append: too few to say anything", kills, fellBack)
 	}
 	t.Logf("%d cases, %d kills", cases, kills)
+}
+
+// TestADroppedRingGivesItsDiskBack: what fell is declared, what comes is kept,
+// and the blocks are the file system's again.
+func TestADroppedRingGivesItsDiskBack(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "ring")
+	r, err := CreateRing(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = r.Close() }()
+	if err := r.Append(0, streamBytes(0, RingBytes)); err != nil {
+		t.Fatal(err)
+	}
+	blocks := func() int64 {
+		var stat unix.Stat_t
+		if err := unix.Stat(path, &stat); err != nil {
+			t.Fatal(err)
+		}
+		return stat.Blocks * 512
+	}
+	if before := blocks(); before < RingBytes || r.Size() < RingBytes {
+		t.Fatalf("%d bytes on the disk, told %d", before, r.Size())
+	}
+	if err := r.Drop(); err != nil {
+		t.Fatal(err)
+	}
+	if after := blocks(); after > 64<<10 || r.Size() > 64<<10 {
+		t.Fatalf("%d bytes on the disk, told %d", after, r.Size())
+	}
+	if err := r.Append(RingBytes, streamBytes(RingBytes, RingBytes+5)); err != nil {
+		t.Fatal(err)
+	}
+	p, at, err := r.ReadAt(0, 100)
+	if err != nil || at != RingBytes || !bytes.Equal(p, streamBytes(RingBytes, RingBytes+5)) {
+		t.Fatalf("%q at %d, %v", p, at, err)
+	}
 }
 
 func TestRingRefusesWhatItDidNotWrite(t *testing.T) {

@@ -6,6 +6,8 @@ import (
 	"time"
 
 	"github.com/microvmd/microvm/internal/fault"
+	"github.com/microvmd/microvm/internal/guestwire"
+	"github.com/microvmd/microvm/internal/secret"
 )
 
 // Spec is what a caller asks for. A zero value means the default.
@@ -15,12 +17,32 @@ type Spec struct {
 	Cwd     string        // default the image's working directory, to which a relative one is joined
 	User    string        // default the image's user
 	Timeout time.Duration // default 5 min, whole seconds, up to 24 h
+	Env     secret.Env    // over the sandbox's, which is over the image's
+
+	Stdin     string // what its stdin begins with, at most MaxStdin
+	StdinOpen bool   // stdin stays open for Manager.Stdin behind that; else it ends there
+	TTY       *Size  // run it on a terminal of that size; its stdin is open
+}
+
+// Size is the size of a terminal: 1..1000 each.
+type Size struct{ Rows, Cols int }
+
+func (s Size) check() error {
+	if s.Rows < 1 || s.Rows > guestwire.MaxTerminal {
+		return fault.Param("rows", "rows must be 1 to %d", guestwire.MaxTerminal)
+	}
+	if s.Cols < 1 || s.Cols > guestwire.MaxTerminal {
+		return fault.Param("cols", "cols must be 1 to %d", guestwire.MaxTerminal)
+	}
+	return nil
 }
 
 // Bounds and defaults of a Spec.
 const (
 	DefaultTimeout = 5 * time.Minute
 	MaxTimeout     = 24 * time.Hour
+	// MaxStdin is how many bytes a Spec's stdin may have.
+	MaxStdin = 1 << 20
 	// MaxRunning is how many executions of one sandbox run at once: each holds
 	// one of the 256 connections to its guest, and starts and kills want some.
 	MaxRunning = 200
@@ -68,7 +90,16 @@ func (s Spec) fill() (Spec, error) {
 	if len(s.User) > maxUser || strings.ContainsAny(s.User, "\x00:/\n") {
 		return s, fault.Param("user", "user must be a user's name in the image, at most %d bytes", maxUser)
 	}
-	return s, nil
+	if len(s.Stdin) > MaxStdin {
+		return s, fault.Param("stdin", "stdin must be at most %d bytes; for more set stdin_open and send it in pieces, or write a file", MaxStdin)
+	}
+	if s.TTY != nil {
+		s.StdinOpen = true
+		if err := s.TTY.check(); err != nil {
+			return s, err
+		}
+	}
+	return s, s.Env.Check("env")
 }
 
 // Tail is what a ring still has of one stream.

@@ -15,15 +15,15 @@ import (
 // A power cut ends every execution and may take output; it may take rows too, for
 // two syncs less in each execution's way.
 
-const selectExecution = `SELECT id, sandbox, cmd, args, cwd, run_as, timeout_ms, deadline_ms, status, reason, exit_code, signal,
+const selectExecution = `SELECT id, sandbox, cmd, args, cwd, run_as, timeout_ms, deadline_ms, tty, stdin_open, pid, status, reason, exit_code, signal,
 	oom_killed, stdout_bytes, stderr_bytes, created_ms, finished_ms FROM executions`
 
 func scanExecution(r row) (execution.Execution, error) {
 	var e execution.Execution
 	var args string
 	var code sql.Null[int]
-	var timeout, deadline, oom, created, finished int64
-	if err := r.Scan(&e.ID, &e.Sandbox, &e.Cmd, &args, &e.Cwd, &e.User, &timeout, &deadline, &e.Status, &e.Reason, &code, &e.Signal, &oom,
+	var timeout, deadline, tty, stdin, oom, created, finished int64
+	if err := r.Scan(&e.ID, &e.Sandbox, &e.Cmd, &args, &e.Cwd, &e.User, &timeout, &deadline, &tty, &stdin, &e.PID, &e.Status, &e.Reason, &code, &e.Signal, &oom,
 		&e.StdoutBytes, &e.StderrBytes, &created, &finished); err != nil {
 		return e, err
 	}
@@ -36,7 +36,7 @@ func scanExecution(r row) (execution.Execution, error) {
 		e.ExitCode = &code.V
 	}
 	e.Timeout, e.Deadline = time.Duration(timeout)*time.Millisecond, time.Duration(deadline)*time.Millisecond
-	e.OOMKilled = oom != 0
+	e.TTY, e.StdinOpen, e.OOMKilled = tty != 0, stdin != 0, oom != 0
 	e.Created, e.Finished = fromMillis(created), fromMillis(finished)
 	return e, nil
 }
@@ -83,10 +83,11 @@ func (s *Store) InsertExecution(ctx context.Context, e execution.Execution) erro
 			return err
 		}
 		n, err := affected(tx.ExecContext(ctx, `INSERT INTO executions (id, sandbox, cmd, args, cwd, run_as, timeout_ms, status, reason,
-			exit_code, signal, oom_killed, stdout_bytes, stderr_bytes, created_ms, finished_ms, deadline_ms)
-			VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17) ON CONFLICT DO NOTHING`,
+			exit_code, signal, oom_killed, stdout_bytes, stderr_bytes, created_ms, finished_ms, deadline_ms, tty, stdin_open)
+			VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18, $19) ON CONFLICT DO NOTHING`,
 			e.ID, e.Sandbox, e.Cmd, string(args), e.Cwd, e.User, e.Timeout.Milliseconds(), e.Status, e.Reason,
-			e.ExitCode, e.Signal, flag(e.OOMKilled), e.StdoutBytes, e.StderrBytes, toMillis(e.Created), toMillis(e.Finished), e.Deadline.Milliseconds()))
+			e.ExitCode, e.Signal, flag(e.OOMKilled), e.StdoutBytes, e.StderrBytes, toMillis(e.Created), toMillis(e.Finished), e.Deadline.Milliseconds(),
+			flag(e.TTY), flag(e.StdinOpen)))
 		if err == nil && n == 0 {
 			err = fmt.Errorf("%s %w", e.ID, errThere)
 		}
@@ -94,7 +95,34 @@ func (s *Store) InsertExecution(ctx context.Context, e execution.Execution) erro
 	}))
 }
 
-// FinishExecution stores how a running execution ended: Status, Reason,
+// CauseExecution stores Reason, for which a running execution is being ended. The
+// first stays, as does the end of one that has ended:
+// execution.ErrAlreadyFinished.
+func (s *Store) CauseExecution(ctx context.Context, e execution.Execution) error {
+	return s.explain("store cause", s.transaction(ctx, written, func(tx *sql.Tx) error {
+		n, err := affected(tx.ExecContext(ctx, `UPDATE executions SET reason = $3 WHERE id = $1 AND sandbox = $2 AND status = 'running' AND reason = ''`,
+			e.ID, e.Sandbox, e.Reason))
+		if err != nil || n == 1 {
+			return err
+		}
+		return whyNotRunning(ctx, tx, e)
+	}))
+}
+
+// whyNotRunning explains a change of a running execution that changed nothing.
+func whyNotRunning(ctx context.Context, tx *sql.Tx, e execution.Execution) error {
+	var status execution.Status
+	err := tx.QueryRowContext(ctx, "SELECT status FROM executions WHERE id = $1 AND sandbox = $2", e.ID, e.Sandbox).Scan(&status)
+	if errors.Is(err, sql.ErrNoRows) {
+		return execution.NotFound()
+	}
+	if err != nil {
+		return err
+	}
+	return fmt.Errorf("%s is %s: %w", e.ID, status, execution.ErrAlreadyFinished)
+}
+
+// FinishExecution stores how a running execution ended: Status, Reason, PID,
 // ExitCode, Signal, OOMKilled, both byte counts and Finished. One that has ended
 // keeps its end: execution.ErrAlreadyFinished.
 func (s *Store) FinishExecution(ctx context.Context, e execution.Execution) error {
@@ -107,21 +135,13 @@ func (s *Store) FinishExecution(ctx context.Context, e execution.Execution) erro
 	}
 	return s.explain(op, s.transaction(ctx, written, func(tx *sql.Tx) error {
 		n, err := affected(tx.ExecContext(ctx, `UPDATE executions SET status = $3, reason = $4, exit_code = $5, signal = $6, oom_killed = $7,
-			stdout_bytes = $8, stderr_bytes = $9, finished_ms = $10 WHERE id = $1 AND sandbox = $2 AND status = 'running'`,
+			stdout_bytes = $8, stderr_bytes = $9, finished_ms = $10, pid = $11 WHERE id = $1 AND sandbox = $2 AND status = 'running'`,
 			e.ID, e.Sandbox, e.Status, e.Reason, e.ExitCode, e.Signal, flag(e.OOMKilled), e.StdoutBytes, e.StderrBytes,
-			toMillis(e.Finished)))
+			toMillis(e.Finished), e.PID))
 		if err != nil || n == 1 {
 			return err
 		}
-		var status execution.Status
-		err = tx.QueryRowContext(ctx, "SELECT status FROM executions WHERE id = $1 AND sandbox = $2", e.ID, e.Sandbox).Scan(&status)
-		if errors.Is(err, sql.ErrNoRows) {
-			return execution.NotFound()
-		}
-		if err != nil {
-			return err
-		}
-		return fmt.Errorf("%s is %s: %w", e.ID, status, execution.ErrAlreadyFinished)
+		return whyNotRunning(ctx, tx, e)
 	}))
 }
 
