@@ -174,7 +174,7 @@ func TestKeptOutputIsBounded(t *testing.T) {
 	}
 	// The next daemon counts what is there.
 	next := execution.New(execution.Config{
-		Store: f.store, Sandboxes: f.sandboxes, Dir: dir, Logger: slog.New(slog.DiscardHandler), KeepBytes: 2 * 4200,
+		Store: f.store, Sandboxes: f.sandboxes, Dir: dir, Logger: slog.New(slog.DiscardHandler), KeepBytes: 2 * 4200, KeepSandboxBytes: 2 * 4200,
 	})
 	if err := next.Recover(t.Context()); err != nil {
 		t.Fatal(err)
