@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"path/filepath"
 	"sync"
 	"testing"
@@ -12,6 +13,7 @@ import (
 
 	"github.com/microvmd/microvm/internal/fault"
 	"github.com/microvmd/microvm/internal/sandbox"
+	"github.com/microvmd/microvm/internal/secret"
 	"github.com/microvmd/microvm/internal/sqlstore"
 	"github.com/microvmd/microvm/internal/testkit"
 )
@@ -21,6 +23,9 @@ type world struct {
 	t      *testing.T
 	host   *testkit.Host
 	store  *sqlstore.Store
+	path   string // of the store
+	key    *secret.Key
+	logger *slog.Logger
 	limits sandbox.Limits
 	lives  []*daemonLife
 }
@@ -42,11 +47,12 @@ func templated() sandbox.Limits {
 
 func newWorld(t *testing.T, limits sandbox.Limits) *world {
 	t.Helper()
-	store, err := sqlstore.Open(t.Context(), filepath.Join(t.TempDir(), "db"))
+	path := filepath.Join(t.TempDir(), "db")
+	store, err := sqlstore.Open(t.Context(), path)
 	if err != nil {
 		t.Fatal(err)
 	}
-	w := &world{t: t, host: testkit.NewHost(testkit.ConfiguredAgent()), store: store, limits: limits}
+	w := &world{t: t, host: testkit.NewHost(testkit.ConfiguredAgent()), store: store, path: path, key: newKey(t), logger: quiet, limits: limits}
 	t.Cleanup(func() {
 		for _, l := range w.lives {
 			l.bury()
@@ -64,8 +70,8 @@ func (w *world) start(uptime func() time.Duration) *daemonLife {
 	view := w.host.View()
 	store := &mortalStore{Store: w.store, view: view}
 	m, err := sandbox.New(sandbox.Config{
-		Store: store, Images: images{}, Cgroups: view.Cgroups(), VMM: view.VMM(), Agents: view.Agents(),
-		Limits: w.limits, Logger: quiet, Uptime: uptime, HostBoot: "boot",
+		Store: store, Images: images{}, Cgroups: view.Cgroups(), VMM: view.VMM(), Agents: view.Agents(), Secrets: w.key,
+		Limits: w.limits, Logger: w.logger, Uptime: uptime, HostBoot: "boot",
 	})
 	if err != nil {
 		w.t.Fatal(err)
@@ -361,6 +367,7 @@ func TestAFaultInAnAdoption(t *testing.T) {
 		{"adopt fails", func(w *world, _ string) { w.host.Fail("vmm.adopt", errors.New("injected")) }, sandbox.ReasonAgentDied},
 		{"adopt hangs", func(w *world, _ string) { w.host.Hang("vmm.adopt", true) }, sandbox.ReasonAgentDied},
 		{"the VMM died meanwhile", func(w *world, host string) { w.host.Die(host) }, sandbox.ReasonVMDied},
+		{"the host's OOM killer ended it meanwhile", func(w *world, host string) { w.host.OOMKill(host) }, sandbox.ReasonHostOOM},
 		{"the agent is silent", func(w *world, _ string) { w.host.Hang("agent.echo", true) }, sandbox.ReasonAgentDied},
 	} {
 		t.Run(c.name, func(t *testing.T) {

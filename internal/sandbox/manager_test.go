@@ -18,6 +18,7 @@ import (
 	"github.com/microvmd/microvm/internal/ident"
 	"github.com/microvmd/microvm/internal/image"
 	"github.com/microvmd/microvm/internal/sandbox"
+	"github.com/microvmd/microvm/internal/secret"
 	"github.com/microvmd/microvm/internal/sqlstore"
 	"github.com/microvmd/microvm/internal/testkit"
 )
@@ -87,7 +88,7 @@ func newFixture(t *testing.T, limits sandbox.Limits) *fixture {
 func manager(t *testing.T, host *testkit.Host, store sandbox.Store, limits sandbox.Limits) *sandbox.Manager {
 	t.Helper()
 	m, err := sandbox.New(sandbox.Config{
-		Store: store, Images: images{}, Cgroups: host.Cgroups(), VMM: host.VMM(), Agents: host.Agents(),
+		Store: store, Images: images{}, Cgroups: host.Cgroups(), VMM: host.VMM(), Agents: host.Agents(), Secrets: newKey(t),
 		Limits: limits, Logger: quiet, Uptime: uptime, HostBoot: "boot",
 	})
 	if err != nil {
@@ -471,6 +472,8 @@ func TestWrongSpecsNameTheField(t *testing.T) {
 		{"mem_mib", fault.ParameterInvalid, sandbox.Spec{Image: "python", MemMiB: 127}},
 		{"ttl_seconds", fault.ParameterInvalid, sandbox.Spec{Image: "python", TTL: 2 * time.Hour}},
 		{"ttl_seconds", fault.ParameterInvalid, sandbox.Spec{Image: "python", TTL: -time.Second}},
+		{"env", fault.ParameterInvalid, sandbox.Spec{Image: "python", Env: secret.Env{"A=B": "c"}}},
+		{"env", fault.ParameterInvalid, sandbox.Spec{Image: "python", Env: secret.Env{"A": strings.Repeat("v", secret.MaxBytes)}}},
 		{"tags", fault.ParameterInvalid, sandbox.Spec{Image: "python", Tags: tags}},
 		{"tags", fault.ParameterInvalid, sandbox.Spec{Image: "python", Tags: map[string]string{"k": strings.Repeat("v", 257)}}},
 	} {

@@ -176,13 +176,14 @@ func (o *owner) starting(beginning <-chan begun) (*microVM, Reason) {
 
 // failure is the reason of a beginning that failed by itself.
 func (o *owner) failure(b begun) Reason {
-	switch {
-	case !o.adopted:
-		return ReasonBootFailed
-	case errors.Is(b.err, ErrEnded), errors.Is(context.Cause(b.vm.ctx), errDead):
-		return o.died()
+	reason := ReasonAgentDied
+	if errors.Is(b.err, ErrEnded) || errors.Is(context.Cause(b.vm.ctx), errDead) {
+		reason = o.died()
 	}
-	return ReasonAgentDied
+	if !o.adopted { // the log has what ended the VMM, if something did
+		reason = ReasonBootFailed
+	}
+	return reason
 }
 
 // died is the reason of a VMM's death that is none of our doing. Its cgroup is

@@ -35,7 +35,7 @@ func TestAStepThatNoContextEnds(t *testing.T) {
 		f := newFixture(t, two)
 		vmm := &stuckVMM{VMM: f.host.VMM(), hang: make(chan struct{})}
 		m, err := sandbox.New(sandbox.Config{
-			Store: f.store, Images: images{}, Cgroups: f.host.Cgroups(), VMM: vmm, Agents: f.host.Agents(),
+			Store: f.store, Images: images{}, Cgroups: f.host.Cgroups(), VMM: vmm, Agents: f.host.Agents(), Secrets: newKey(t),
 			Limits: two, Logger: quiet, Uptime: uptime, HostBoot: "boot",
 		})
 		if err != nil {

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -280,6 +281,38 @@ func TestProcessorClock(t *testing.T) {
 			t.Error("no fault")
 		}
 	})
+}
+
+// TestOOMKillIsTold: until the cgroup is made anew, and only of one that ran.
+func TestOOMKillIsTold(t *testing.T) {
+	host := testkit.NewHost(testkit.ConfiguredAgent())
+	ctx, c, m, plan := t.Context(), host.Cgroups(), host.VMM(), newPlan()
+	told := func(want bool) {
+		t.Helper()
+		if got, err := c.OOMKilled(ctx, plan.Host); err != nil || got != want {
+			t.Errorf("OOM killed: %t %v, want %t", got, err, want)
+		}
+	}
+	for range 2 {
+		if err := c.Create(ctx, plan); err != nil {
+			t.Fatal(err)
+		}
+		host.OOMKill(plan.Host) // nothing is in it
+		told(false)
+		if err := errors.Join(m.Prepare(ctx, plan), m.Launch(ctx, plan)); err != nil {
+			t.Fatal(err)
+		}
+		told(false)
+		host.OOMKill(plan.Host)
+		told(true)
+		if err := errors.Join(c.Emptied(ctx, plan.Host), m.Remove(ctx, plan.Host), c.Remove(ctx, plan.Host)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	host.Fail("cgroup.oom", errors.New("injected"))
+	if _, err := c.OOMKilled(ctx, plan.Host); err == nil || !strings.Contains(err.Error(), "injected") {
+		t.Error(err)
+	}
 }
 
 // TestManyLivesOnOneHost runs sandboxes side by side, whose daemon is killed

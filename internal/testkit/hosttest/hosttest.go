@@ -289,6 +289,8 @@ func testAbsent(_ *testing.T, f *fixture) {
 	f.refused("a call", f.Agents.Client(plan.Host).Echo(f.ctx, "x"))
 	_, err := f.Agents.Hello(f.ctx, plan.Host)
 	f.refused("a hello", err)
+	_, err = f.Cgroups.OOMKilled(f.ctx, plan.Host)
+	f.refused("OOM kills of nothing", err)
 }
 
 func testNames(_ *testing.T, f *fixture) {
@@ -309,6 +311,8 @@ func testNames(_ *testing.T, f *fixture) {
 		f.refused("keep of "+name, f.VMM.Keep(f.ctx, name, f.VMM.TemplateOf(good)))
 		_, err := f.Cgroups.CPUTime(f.ctx, name)
 		f.refused("processor time of "+name, err)
+		_, err = f.Cgroups.OOMKilled(f.ctx, name)
+		f.refused("OOM kills of "+name, err)
 		_, err = f.Agents.Hello(f.ctx, name)
 		f.refused("hello of "+name, err)
 		f.refused("call of "+name, f.Agents.Client(name).Echo(f.ctx, "x"))
@@ -394,6 +398,11 @@ func testDeath(t *testing.T, f *fixture) {
 	go func() { _, err := f.Agents.Hello(f.ctx, plan.Host); hello <- err }()
 	f.Die(t, plan.Host)
 	f.ok("emptied", <-emptied)
+	killed, err := f.Cgroups.OOMKilled(f.ctx, plan.Host)
+	f.ok("read OOM kills", err)
+	if killed {
+		t.Error("a crash was taken for the host's OOM killer")
+	}
 	f.refused("a hello of a VMM that died", <-hello)
 	f.refused("a start of a VMM that died", f.VMM.Start(f.ctx, plan))
 	f.refused("a call", f.Agents.Client(plan.Host).Echo(f.ctx, "x"))
