@@ -134,6 +134,7 @@ func TestNamesThatAreNotOursAreRefused(t *testing.T) {
 		for call, err := range map[string]error{
 			"create": c.Create(ctx, sandbox.Plan{Host: name, VCPUs: 1, MemMiB: 1}), "kill": c.Kill(ctx, name),
 			"emptied": c.Emptied(ctx, name), "remove": c.Remove(ctx, name), "processor time": cpuTimeError(c, name),
+			"OOM kills": oomError(c, name),
 		} {
 			if err == nil {
 				t.Errorf("%s %q went through", call, name)
@@ -172,6 +173,40 @@ func TestCPUTimeIsThatOfTheKernel(t *testing.T) {
 		got, err := c.CPUTime(t.Context(), testHost)
 		if (err != nil) != (want < 0) || err == nil && got != want {
 			t.Errorf("%q: got %v %v, want %v", text, got, err, want)
+		}
+	}
+}
+
+func oomError(c *Cgroups, name string) error {
+	_, err := c.OOMKilled(context.Background(), name)
+	return err
+}
+
+func TestOOMKillsAreThoseOfTheKernel(t *testing.T) {
+	c, _ := fixture(t, nil)
+	if err := oomError(c, testHost); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("of nothing: %v", err)
+	}
+	dir := filepath.Join(c.dir, testHost)
+	if err := os.Mkdir(dir, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	const before = "low 0\nhigh 0\nmax 7\noom 7\n" // the limit was met, and nobody killed for it
+	for text, want := range map[string]string{
+		before + "oom_kill 0\noom_group_kill 0\n": "no", before + "oom_kill 3\noom_group_kill 1\n": "yes", before + "oom_kill 1\n": "yes",
+		before: "error", before + "oom_kill many\n": "error", before + "oom_kill -1\n": "error", "": "error",
+	} {
+		if err := os.WriteFile(filepath.Join(dir, "memory.events"), []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		got := "no"
+		if killed, err := c.OOMKilled(t.Context(), testHost); err != nil {
+			got = "error"
+		} else if killed {
+			got = "yes"
+		}
+		if got != want {
+			t.Errorf("%q: %s, want %s", text, got, want)
 		}
 	}
 }
