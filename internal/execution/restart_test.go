@@ -154,6 +154,13 @@ func TestATimeoutGoesOnWithoutADaemon(t *testing.T) {
 	next.leave(t, true)
 }
 
+func touch(t *testing.T, path string) {
+	t.Helper()
+	if err := os.WriteFile(path, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+}
+
 func eventually(t *testing.T, holds func() bool) {
 	t.Helper()
 	for limit := time.Now().Add(time.Minute); !holds(); time.Sleep(time.Millisecond) { // between two looks
@@ -225,11 +232,13 @@ func TestAnAgentThatForgotEndsItsSandbox(t *testing.T) {
 // sickStore refuses the ends of executions while it is sick.
 type sickStore struct {
 	*sqlstore.Store
-	sick atomic.Bool
+	sick    atomic.Bool
+	refused atomic.Int32
 }
 
 func (s *sickStore) FinishExecution(ctx context.Context, e execution.Execution) error {
 	if s.sick.Load() {
+		s.refused.Add(1)
 		return errors.New("no room")
 	}
 	return s.Store.FinishExecution(ctx, e)
