@@ -36,8 +36,9 @@ func command() *cobra.Command {
 (root only, no key) and on a TCP address (always with a key).
 
 The first start makes an admin key and puts it into admin.key in the state
-directory. What the daemon needs on the host is put there by "microvm setup";
-"microvm doctor" says what is missing.
+directory, beside secret.key, under which environments are stored. What the
+daemon needs on the host is put there by "microvm setup"; "microvm doctor" says
+what is missing.
 
 Every flag but --config is a key of the configuration file too. A flag overrides
 the environment, which overrides the file. SIGHUP reads the file again: settings
