@@ -35,7 +35,8 @@ type Config struct {
 	DebugVMM                    bool // keep what consoles and VMMs print, for errors
 
 	MaxBodyBytes int64 // of a JSON body, 1 KiB..1 GiB
-	OutputMiB    int   // kept output of executions that have ended, 64 MiB..1 PiB
+	OutputMiB    int   // kept output of all executions, 64 MiB..1 PiB
+	BoxOutputMiB int   // kept output of one sandbox's executions, 4..OutputMiB
 	MaxConns     int   // TCP connections at once, 8..65536; the Unix socket has no bound
 
 	Limits        sandbox.Limits
@@ -64,6 +65,7 @@ func Defaults(cores, memMiB int) Config {
 		MaxBodyBytes: httpapi.DefaultMaxBodyBytes,
 		MaxConns:     1024,
 		OutputMiB:    4096,
+		BoxOutputMiB: 64,
 		Limits: sandbox.Limits{
 			Slots:       max(1, give/(sandbox.DefaultMemMiB+sandbox.VMOverheadMiB)),
 			VCPUs:       max(4*cores, 8),
@@ -114,6 +116,7 @@ func (c Config) check() error {
 	wrong(c.Database == "" || sqlstore.IsURL(c.Database), `database must be a postgres:// URL, or "" for a file in the state directory`)
 	wrong(c.UIDBase >= 1000 && c.UIDBase+c.Limits.Slots < 1<<31, "uid-base is %d and must be at least 1000: a VMM never runs as root or a system user", c.UIDBase)
 	wrong(c.MaxBodyBytes >= 1<<10 && c.MaxBodyBytes <= 1<<30, "max-body-bytes is %d and must be 1024 to %d", c.MaxBodyBytes, 1<<30)
+	wrong(c.BoxOutputMiB >= 4 && c.BoxOutputMiB <= c.OutputMiB, "sandbox-output-mib is %d and must be 4 to output-mib, %d", c.BoxOutputMiB, c.OutputMiB)
 	wrong(c.OutputMiB >= 64 && c.OutputMiB <= 1<<30, "output-mib is %d and must be 64 to %d", c.OutputMiB, 1<<30)
 	wrong(c.MaxConns >= 8 && c.MaxConns <= 1<<16, "max-conns is %d and must be 8 to %d", c.MaxConns, 1<<16)
 	for name, d := range map[string]time.Duration{"agent-timeout": c.AgentTimeout, "kill-timeout": c.KillTimeout, "stopped-retain": c.StoppedRetain} {
