@@ -23,7 +23,7 @@ const farewell = 5 * time.Second
 
 // serving is the API on its listeners.
 type serving struct {
-	server    *http.Server
+	server    *httpapi.Server
 	listeners []net.Listener
 	addr      string // of the TCP listener, "" if there is none
 	log       *slog.Logger

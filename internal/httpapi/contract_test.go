@@ -30,6 +30,8 @@ var places = map[fault.Code][3]string{
 	fault.ExecutionNotFound:     {"GET", "/v1/sandboxes/" + sandboxID + "/executions/" + executionID, ""},
 	fault.ImageNotFound:         {"POST", "/v1/sandboxes", `{"image":"rust"}`},
 	fault.FileNotFound:          {"GET", "/v1/sandboxes/" + sandboxID + "/files?path=a", ""},
+	fault.ExecutionNotRunning:   {"POST", "/v1/sandboxes/" + sandboxID + "/executions/" + executionID + "/cancel", ""},
+	fault.ExecutionNotTTY:       {"POST", "/v1/sandboxes/" + sandboxID + "/executions/" + executionID + "/resize", `{"rows":1,"cols":1}`},
 	fault.SandboxNotRunning:     {"POST", "/v1/sandboxes/" + sandboxID + "/executions", `{"cmd":"true"}`},
 	fault.ResourceAlreadyExists: {"POST", "/v1/sandboxes", `{"image":"python","name":"a"}`},
 	fault.FullGuestDisk:         {"POST", "/v1/sandboxes/" + sandboxID + "/files", `{"path":"a","content":""}`},
@@ -44,6 +46,8 @@ var places = map[fault.Code][3]string{
 	fault.PayloadTooLarge:       {"POST", "/v1/sandboxes", `{"image":"python"}`},
 	fault.TokenMissing:          {"GET", "/v1/sandboxes", ""},
 	fault.TokenInvalid:          {"GET", "/v1/sandboxes", ""},
+	fault.Forbidden:             {"GET", "/v1/sandboxes/" + sandboxID + "/executions/" + executionID + "/terminal", ""},
+	fault.RateLimited:           {"POST", "/v1/sandboxes", `{"image":"python"}`},
 	fault.RouteNotFound:         {"GET", "/v1/sandboxes/" + sandboxID, ""},
 }
 
@@ -56,7 +60,11 @@ func TestEveryCodeReachesTheCaller(t *testing.T) {
 			}
 			s := start(t)
 			s.world.err = &fault.Error{Code: code, Param: "name", Message: "what to do next", Cause: errors.New("host detail")}
-			got := s.do(t, place[0], place[1], place[2])
+			got := s.do(t, place[0], place[1], place[2], func(r *http.Request) {
+				if strings.HasSuffix(place[1], "/terminal") {
+					handshake(r)
+				}
+			})
 			detail := got.fault(t)
 			if fault.Code(detail.Code) != code || detail.Message != "what to do next" || value(detail.Param) != "name" {
 				t.Errorf("got %+v", detail)
@@ -154,13 +162,14 @@ func TestSpecificationIsValid(t *testing.T) {
 func TestExamplesAreTrue(t *testing.T) {
 	document := specificationDocument(t)
 	s := start(t)
+	s.world.stdin.taken = []byte("hello\n") // as one of them was sent before another
 	sent, seen := 0, 0
 	for path, item := range document.Paths.Map() {
 		for method, operation := range item.Operations() {
 			if operation.RequestBody != nil {
 				for name, example := range mediaExamples(operation.RequestBody.Value.Content) {
 					body, _ := json.Marshal(example.Value.Value)
-					path := strings.ReplaceAll(path, "{sandbox}", sandboxID)
+					path := strings.NewReplacer("{sandbox}", sandboxID, "{execution}", executionID).Replace(path)
 					got := s.do(t, method, path, string(body))
 					if got.StatusCode/100 != 2 {
 						t.Errorf("%s %s, example %s: %d %s", method, path, name, got.StatusCode, got.body)
@@ -218,7 +227,7 @@ func TestRequestSchemas(t *testing.T) {
 	document := specificationDocument(t)
 	allowed := map[string]bool{}
 	for _, keyword := range strings.Fields(`type description additionalProperties required properties items examples example default
-		minimum maximum minLength maxLength pattern minItems maxItems maxProperties enum format contentEncoding allOf $ref x-go-type-skip-optional-pointer`) {
+		minimum maximum minLength maxLength pattern minItems maxItems maxProperties enum format contentEncoding writeOnly allOf $ref x-go-type-skip-optional-pointer`) {
 		allowed[keyword] = true
 	}
 	var walk func(where string, ref *openapi3.SchemaRef)
@@ -540,7 +549,7 @@ func TestNewWantsEverything(t *testing.T) {
 	if err == nil {
 		t.Fatal("an empty config was taken")
 	}
-	for _, part := range []string{"sandboxes", "executions", "files", "images", "keys", "version", "body limit"} {
+	for _, part := range []string{"sandboxes", "executions", "attached executions", "files", "images", "keys", "version", "body limit"} {
 		if !strings.Contains(err.Error(), part) {
 			t.Errorf("%q does not name %s", err, part)
 		}

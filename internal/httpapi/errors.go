@@ -1,6 +1,7 @@
 package httpapi
 
 import (
+	"context"
 	"encoding/json"
 	"log/slog"
 	"net/http"
@@ -29,6 +30,8 @@ func statusOf(kind fault.Kind) int {
 		return http.StatusRequestEntityTooLarge
 	case fault.Unauthenticated:
 		return http.StatusUnauthorized
+	case fault.Denied:
+		return http.StatusForbidden
 	case fault.Capacity:
 		return http.StatusTooManyRequests
 	case fault.GuestDiskFull:
@@ -46,7 +49,7 @@ func typeOf(kind fault.Kind) gen.ErrorType {
 	switch kind {
 	case fault.Invalid, fault.NotFound, fault.Conflict, fault.TooLarge, fault.GuestDiskFull:
 		return gen.ErrorTypeInvalidRequestError
-	case fault.Unauthenticated:
+	case fault.Unauthenticated, fault.Denied:
 		return gen.ErrorTypeAuthenticationError
 	case fault.Capacity:
 		return gen.ErrorTypeCapacityError
@@ -69,33 +72,46 @@ func (s *server) fail(w http.ResponseWriter, r *http.Request, err error) {
 	if r.Context().Err() != nil {
 		x.gone = true // nobody reads a reply
 	}
-	if f.Cause != nil && !x.gone {
-		level := slog.LevelInfo
-		if f.Kind() == fault.Internal {
-			level = slog.LevelError
-		}
-		s.Logger.LogAttrs(r.Context(), level, "request failed",
-			slog.String("request_id", x.id), slog.String("code", string(f.Code)), slog.Any("cause", f.Cause))
-	}
-	x.code = f.Code
+	s.logCause(r.Context(), x, f)
 	if x.status != 0 {
 		panic(http.ErrAbortHandler)
 	}
 	writeFault(w, x, f)
 }
 
+// logCause logs what an operator needs to know of a failure, and notes its code
+// for the access log.
+func (s *server) logCause(ctx context.Context, x *exchange, f *fault.Error) {
+	x.code = f.Code
+	if f.Cause == nil || x.gone {
+		return
+	}
+	level := slog.LevelInfo
+	if f.Kind() == fault.Internal {
+		level = slog.LevelError
+	}
+	s.Logger.LogAttrs(ctx, level, "request failed",
+		slog.String("request_id", x.id), slog.String("code", string(f.Code)), slog.Any("cause", f.Cause))
+}
+
+// wireCode is the code as the specification has it; one that fault does not list
+// is of kind Internal.
+func wireCode(f *fault.Error) gen.ErrorCode {
+	if code := gen.ErrorCode(f.Code); code.Valid() {
+		return code
+	}
+	return gen.ErrorCodeInternalError
+}
+
 func writeFault(w http.ResponseWriter, x *exchange, f *fault.Error) {
 	kind := f.Kind()
 	detail := gen.ErrorDetail{
 		Type:      typeOf(kind),
-		Code:      gen.ErrorCode(f.Code),
+		Code:      wireCode(f),
 		Message:   f.Message,
 		Param:     orNil(f.Param),
 		RequestID: x.id,
-		DocURL:    DocURL(f.Code),
-	}
-	if !detail.Code.Valid() { // a code that fault does not list has kind Internal
-		detail.Code, detail.DocURL = gen.ErrorCodeInternalError, DocURL(fault.InternalError)
+		DocURL:    DocURL(fault.Code(wireCode(f))),
 	}
 	body, err := json.Marshal(gen.ErrorReply{Error: detail})
 	if err != nil {

@@ -10,9 +10,11 @@ import (
 	"unicode/utf8"
 
 	"github.com/microvmd/microvm/internal/execution"
+	"github.com/microvmd/microvm/internal/fault"
 	"github.com/microvmd/microvm/internal/httpapi/gen"
 	"github.com/microvmd/microvm/internal/httpapi/stamp"
 	"github.com/microvmd/microvm/internal/ident"
+	"github.com/microvmd/microvm/internal/secret"
 )
 
 // CreateExecution is POST /v1/sandboxes/{sandbox}/executions.
@@ -20,12 +22,20 @@ func (s *server) CreateExecution(ctx context.Context, r gen.CreateExecutionReque
 	if err := checkSandbox(r.Sandbox); err != nil {
 		return nil, err
 	}
+	size, err := terminalSize(r.Body)
+	if err != nil {
+		return nil, err
+	}
 	started, err := s.Executions.Start(ctx, r.Sandbox, execution.Spec{
-		Cmd:     r.Body.Cmd,
-		Args:    r.Body.Args,
-		Cwd:     value(r.Body.Cwd),
-		User:    value(r.Body.User),
-		Timeout: time.Duration(value(r.Body.TimeoutSeconds)) * time.Second,
+		Cmd:       r.Body.Cmd,
+		Args:      r.Body.Args,
+		Cwd:       value(r.Body.Cwd),
+		User:      value(r.Body.User),
+		Timeout:   time.Duration(value(r.Body.TimeoutSeconds)) * time.Second,
+		Env:       secret.Env(r.Body.Env),
+		Stdin:     value(r.Body.Stdin),
+		StdinOpen: value(r.Body.StdinOpen),
+		TTY:       size,
 	})
 	if err != nil {
 		return nil, err
@@ -48,6 +58,36 @@ func (s *server) CreateExecution(ctx context.Context, r gen.CreateExecutionReque
 	return longWait{path: path, await: func() (gen.Execution, error) {
 		return s.awaitExecution(ctx, r.Sandbox, started.ID, wait-quietWait)
 	}}, nil
+}
+
+// The size of a terminal unless the caller says another: what terminals had
+// before they could be asked.
+const (
+	defaultRows = 24
+	defaultCols = 80
+)
+
+// terminalSize is the size of the terminal that is asked for, or nil for none.
+func terminalSize(body *gen.CreateExecutionJSONRequestBody) (*execution.Size, error) {
+	if value(body.TTY) {
+		size := execution.Size{Rows: defaultRows, Cols: defaultCols}
+		if body.Rows != nil {
+			size.Rows = *body.Rows
+		}
+		if body.Cols != nil {
+			size.Cols = *body.Cols
+		}
+		return &size, nil
+	}
+	for _, field := range []struct {
+		name  string
+		value *int
+	}{{"rows", body.Rows}, {"cols", body.Cols}} {
+		if field.value != nil {
+			return nil, fault.Param(field.name, "%s is the size of a terminal, and none is asked for; add tty: true, or leave it out", field.name)
+		}
+	}
+	return nil, nil
 }
 
 // quietWait is how long a caller that waits for an execution's end hears
@@ -120,11 +160,8 @@ func (s *server) ListExecutions(ctx context.Context, r gen.ListExecutionsRequest
 
 // GetExecution is GET /v1/sandboxes/{sandbox}/executions/{execution}.
 func (s *server) GetExecution(ctx context.Context, r gen.GetExecutionRequestObject) (gen.GetExecutionResponseObject, error) {
-	if err := checkSandbox(r.Sandbox); err != nil {
+	if err := checkExecution(r.Sandbox, r.Execution); err != nil {
 		return nil, err
-	}
-	if !ident.Valid(ident.Execution, r.Execution) {
-		return nil, execution.NotFound()
 	}
 	found, err := s.awaitExecution(ctx, r.Sandbox, r.Execution, time.Duration(value(r.Params.Wait))*time.Second)
 	if err != nil {
@@ -145,6 +182,8 @@ func wireExecution(e execution.Execution, output *execution.Output) gen.Executio
 		Cwd:             orNil(e.Cwd),
 		User:            orNil(e.User),
 		TimeoutSeconds:  int(e.Timeout / time.Second),
+		TTY:             e.TTY,
+		StdinOpen:       e.StdinOpen,
 		Status:          gen.ExecutionStatus(e.Status),
 		Reason:          orNil(gen.ExecutionReason(e.Reason)),
 		ExitCode:        e.ExitCode,

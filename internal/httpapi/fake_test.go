@@ -53,6 +53,10 @@ type world struct {
 	runs     execution.Query
 	waits    []time.Duration
 	wait     func(n int) // in the n-th of them; may be nil
+	cancel   execution.Cancel
+	feed     *feed
+	stdin    *stdin
+	resized  chan execution.Size // gets each size, if it is not nil
 	path     string
 	mode     uint32
 	written  int64
@@ -61,6 +65,10 @@ type world struct {
 	read     io.ReadCloser
 	readSize int64
 	images   []image.Image
+
+	mu    sync.Mutex
+	from  []execution.Position // guarded by mu: where followers began
+	sizes []execution.Size     // guarded by mu
 }
 
 func newWorld() *world {
@@ -75,6 +83,8 @@ func newWorld() *world {
 			Status: execution.Exited, ExitCode: &code, StdoutBytes: 6, Created: created, Finished: created.Add(42 * time.Millisecond),
 		},
 		output: execution.Output{Stdout: execution.Tail{Bytes: []byte("hello\n")}},
+		feed:   newFeed(started(214), output(execution.Stdout, 0, "hello\n"), ended(0)),
+		stdin:  newStdin(),
 		images: []image.Image{{
 			ID: "python", Language: "python", LanguageVersion: "3.13", Arch: "amd64", SizeBytes: 94371840,
 			Digest: "sha256:00", Workdir: "/workspace", User: "user",
@@ -144,6 +154,11 @@ func (w executions) Output(context.Context, string, string) (execution.Output, e
 	return w.output, w.fail()
 }
 
+func (w executions) Cancel(_ context.Context, _, _ string, how execution.Cancel) (execution.Execution, error) {
+	w.cancel = how
+	return w.exe, w.fail()
+}
+
 type files struct{ *world }
 
 func (w files) Read(_ context.Context, _, path string) (io.ReadCloser, int64, error) {
@@ -196,7 +211,7 @@ const bodyLimit = 64 << 10
 func handler(t testing.TB, w *world, log io.Writer) http.Handler {
 	t.Helper()
 	h, err := New(Config{
-		Sandboxes: sandboxes{w}, Executions: executions{w}, Files: files{w}, Images: images{w}, Keys: keys{},
+		Sandboxes: sandboxes{w}, Executions: executions{w}, Attached: attachedFake{w}, Files: files{w}, Images: images{w}, Keys: keys{},
 		Version: "0.1.0", Logger: slog.New(slog.NewJSONHandler(log, nil)), MaxBodyBytes: bodyLimit,
 	})
 	if err != nil {
@@ -210,7 +225,7 @@ func start(t *testing.T) *service {
 	s := &service{world: newWorld(), log: &lockedBuffer{}}
 	h := handler(t, s.world, s.log)
 	s.Server = httptest.NewUnstartedServer(h)
-	s.Config = NewServer(h, slog.New(slog.DiscardHandler))
+	s.Config = NewServer(h, slog.New(slog.DiscardHandler)).Server
 	s.Start()
 	t.Cleanup(s.Close)
 	s.client = &http.Client{Transport: newContract(t, s.Client().Transport)}
@@ -322,7 +337,8 @@ func (c *contract) RoundTrip(r *http.Request) (*http.Response, error) {
 func (c *contract) check(r *http.Request, route *routers.Route, params map[string]string, status int, header http.Header, content []byte) {
 	c.t.Helper()
 	options := &openapi3filter.Options{IncludeResponseStatus: true, AuthenticationFunc: openapi3filter.NoopAuthenticationFunc}
-	if header.Get("Content-Type") == "application/octet-stream" || header.Get("Content-Type") == "application/yaml" {
+	switch header.Get("Content-Type") {
+	case "application/octet-stream", "application/yaml", "text/event-stream":
 		options.ExcludeResponseBody = true
 	}
 	err := openapi3filter.ValidateResponse(context.Background(), &openapi3filter.ResponseValidationInput{

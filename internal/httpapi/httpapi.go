@@ -6,7 +6,9 @@
 // The way of a request: request id and access log (serve.go), route and key
 // (route.go), query and body against the specification (request.go,
 // validate.go), the generated decoder (gen), a handler (sandboxes.go,
-// executions.go, files.go, node.go), and an error's envelope (errors.go).
+// executions.go, control.go, files.go, node.go, ticket.go), and an error's
+// envelope (errors.go). Streams (stream.go) and terminals (terminal.go) have no
+// end of their own; the server ends them when it stops (watch.go).
 package httpapi
 
 import (
@@ -48,6 +50,9 @@ type Executions interface {
 	Wait(ctx context.Context, sandboxID, id string, d time.Duration) (execution.Execution, error)
 	List(ctx context.Context, q execution.Query) (execution.Page, error)
 	Output(ctx context.Context, sandboxID, id string) (execution.Output, error)
+	// Cancel ends a running execution, and returns it ended or, when that takes
+	// long, running with the reason for which it is being ended.
+	Cancel(ctx context.Context, sandboxID, id string, how execution.Cancel) (execution.Execution, error)
 }
 
 // Files is what the API does with files of a running sandbox.
@@ -78,6 +83,7 @@ const DefaultMaxBodyBytes = 8 << 20
 type Config struct {
 	Sandboxes  Sandboxes
 	Executions Executions
+	Attached   Attached
 	Files      Files
 	Images     Images
 	Keys       Keys
@@ -106,6 +112,7 @@ func (c *Config) fill() error {
 	}{
 		{"sandboxes", c.Sandboxes == nil},
 		{"executions", c.Executions == nil},
+		{"attached executions", c.Attached == nil},
 		{"files", c.Files == nil},
 		{"images", c.Images == nil},
 		{"keys", c.Keys == nil},
@@ -118,12 +125,17 @@ func (c *Config) fill() error {
 	return errors.Join(errs...)
 }
 
-// server holds what handlers need; all of it is set at construction.
+// server holds what handlers need. All of it is set at construction; the last
+// three guard themselves.
 type server struct {
 	Config
 	mux    *http.ServeMux
 	routes map[string]route // by pattern of mux
 	check  func(http.Handler) http.Handler
+
+	tickets tickets
+	inputs  inputs
+	watches watches
 }
 
 var _ gen.StrictServerInterface = (*server)(nil)
@@ -134,7 +146,7 @@ func New(cfg Config) (http.Handler, error) {
 	if err := cfg.fill(); err != nil {
 		return nil, fmt.Errorf("make API: %w", err)
 	}
-	s := &server{Config: cfg, mux: http.NewServeMux()}
+	s := &server{Config: cfg, mux: http.NewServeMux(), inputs: inputs{attached: cfg.Attached}}
 	if err := s.loadSpecification(); err != nil {
 		return nil, fmt.Errorf("make API: %w", err)
 	}
@@ -146,5 +158,5 @@ func New(cfg Config) (http.Handler, error) {
 		BaseRouter:       s.mux,
 		ErrorHandlerFunc: s.failDecode,
 	})
-	return http.HandlerFunc(s.serve), nil
+	return s, nil
 }

@@ -1,6 +1,7 @@
 package httpapi
 
 import (
+	"fmt"
 	"net/http"
 	"strings"
 	"testing"
@@ -15,8 +16,18 @@ func TestRefusals(t *testing.T) {
 		boxes = "/v1/sandboxes"
 		box   = boxes + "/" + sandboxID
 		runs  = "/v1/sandboxes/" + sandboxID + "/executions"
+		run   = runs + "/" + executionID
 		file  = "/v1/sandboxes/" + sandboxID + "/files"
 	)
+	lastEvent := func(ids ...string) func(*http.Request) {
+		return func(r *http.Request) { r.Header["Last-Event-Id"] = ids }
+	}
+	shake := func(name, value string) func(*http.Request) {
+		return func(r *http.Request) {
+			handshake(r)
+			r.Header.Set(name, value)
+		}
+	}
 	kind := func(value string) func(*http.Request) {
 		return func(r *http.Request) { r.Header.Set("Content-Type", value) }
 	}
@@ -108,7 +119,69 @@ func TestRefusals(t *testing.T) {
 		"cmd missing":              {"POST", runs, `{"args":[]}`, nil, fault.ParameterMissing, "cmd"},
 		"arg number":               {"POST", runs, `{"cmd":"a","args":["x",1]}`, nil, fault.ParameterInvalid, "args.1"},
 		"args text":                {"POST", runs, `{"cmd":"a","args":"x"}`, nil, fault.ParameterInvalid, "args"},
-		"env not yet":              {"POST", runs, `{"cmd":"a","env":{"A":"b"}}`, nil, fault.ParameterInvalid, "env"},
+		"env number":               {"POST", runs, `{"cmd":"a","env":{"A":1}}`, nil, fault.ParameterInvalid, "env.A"},
+		"env list":                 {"POST", runs, `{"cmd":"a","env":["A=1"]}`, nil, fault.ParameterInvalid, "env"},
+		"env many":                 {"POST", runs, `{"cmd":"a","env":{` + entries(101) + `}}`, nil, fault.ParameterInvalid, "env"},
+		"env twice":                {"POST", runs, `{"cmd":"a","env":{"A":"1","A":"2"}}`, nil, fault.ParameterInvalid, "env.A"},
+		"env of a sandbox, number": {"POST", boxes, `{"image":"a","env":{"A":1}}`, nil, fault.ParameterInvalid, "env.A"},
+		"env of a sandbox, many":   {"POST", boxes, `{"image":"a","env":{` + entries(101) + `}}`, nil, fault.ParameterInvalid, "env"},
+		"stdin number":             {"POST", runs, `{"cmd":"a","stdin":1}`, nil, fault.ParameterInvalid, "stdin"},
+		"stdin_open word":          {"POST", runs, `{"cmd":"a","stdin_open":"yes"}`, nil, fault.ParameterInvalid, "stdin_open"},
+		"rows without tty":         {"POST", runs, `{"cmd":"a","rows":24}`, nil, fault.ParameterInvalid, "rows"},
+		"cols without tty":         {"POST", runs, `{"cmd":"a","tty":false,"cols":80}`, nil, fault.ParameterInvalid, "cols"},
+		"rows zero":                {"POST", runs, `{"cmd":"a","tty":true,"rows":0}`, nil, fault.ParameterInvalid, "rows"},
+		"cols large":               {"POST", runs, `{"cmd":"a","tty":true,"cols":1001}`, nil, fault.ParameterInvalid, "cols"},
+		"cancel by another name":   {"POST", run + "/cancel", `{"signal":"TERM"}`, nil, fault.ParameterInvalid, "signal"},
+		"cancel by a number":       {"POST", run + "/cancel", `{"signal":9}`, nil, fault.ParameterInvalid, "signal"},
+		"cancel, no grace":         {"POST", run + "/cancel", `{"signal":"SIGTERM","grace_seconds":0}`, nil, fault.ParameterInvalid, "grace_seconds"},
+		"cancel, long grace":       {"POST", run + "/cancel", `{"signal":"SIGTERM","grace_seconds":301}`, nil, fault.ParameterInvalid, "grace_seconds"},
+		"cancel, unknown field":    {"POST", run + "/cancel", `{"force":true}`, nil, fault.ParameterInvalid, "force"},
+		"cancel, blank body":       {"POST", run + "/cancel", ` `, nil, fault.BodyInvalid, ""},
+		"cancel, no execution id":  {"POST", runs + "/x/cancel", ``, nil, fault.ExecutionNotFound, ""},
+		"cancel, no sandbox id":    {"POST", boxes + "/x/executions/" + executionID + "/cancel", ``, nil, fault.SandboxNotFound, ""},
+		"cancel by GET":            {"GET", run + "/cancel", ``, nil, fault.RouteNotFound, ""},
+		"stdin without offset":     {"POST", run + "/stdin", `{"data":""}`, nil, fault.ParameterMissing, "offset"},
+		"stdin, negative offset":   {"POST", run + "/stdin", `{"offset":-1}`, nil, fault.ParameterInvalid, "offset"},
+		"stdin, huge offset":       {"POST", run + "/stdin", `{"offset":9223372036854775808}`, nil, fault.ParameterInvalid, "offset"},
+		"stdin, no base64":         {"POST", run + "/stdin", `{"offset":0,"data":"*"}`, nil, fault.ParameterInvalid, "data"},
+		"stdin, cut base64":        {"POST", run + "/stdin", `{"offset":0,"data":"YQ"}`, nil, fault.ParameterInvalid, "data"},
+		"stdin, no body":           {"POST", run + "/stdin", ``, kind("application/json"), fault.BodyInvalid, ""},
+		"stdin, no execution id":   {"POST", runs + "/x/stdin", `{"offset":0}`, nil, fault.ExecutionNotFound, ""},
+		"resize without cols":      {"POST", run + "/resize", `{"rows":1}`, nil, fault.ParameterMissing, "cols"},
+		"resize to nothing":        {"POST", run + "/resize", `{"rows":1,"cols":0}`, nil, fault.ParameterInvalid, "cols"},
+		"resize, too large":        {"POST", run + "/resize", `{"rows":1001,"cols":1}`, nil, fault.ParameterInvalid, "rows"},
+		"resize, no execution id":  {"POST", runs + "/x/resize", `{"rows":1,"cols":1}`, nil, fault.ExecutionNotFound, ""},
+		"stream, no execution id":  {"GET", runs + "/x/stream", ``, nil, fault.ExecutionNotFound, ""},
+		"stream, no sandbox id":    {"GET", boxes + "/x/executions/" + executionID + "/stream", ``, nil, fault.SandboxNotFound, ""},
+		"stream after nothing":     {"GET", run + "/stream?after=", ``, nil, fault.ParameterInvalid, "after"},
+		"stream after a word":      {"GET", run + "/stream?after=start", ``, nil, fault.ParameterInvalid, "after"},
+		"stream after one number":  {"GET", run + "/stream?after=12", ``, nil, fault.ParameterInvalid, "after"},
+		"stream after a negative":  {"GET", run + "/stream?after=-1.0", ``, nil, fault.ParameterInvalid, "after"},
+		"stream after too much":    {"GET", run + "/stream?after=9223372036854775808.0", ``, nil, fault.ParameterInvalid, "after"},
+		"stream after 01":          {"GET", run + "/stream?after=01.0", ``, nil, fault.ParameterInvalid, "after"},
+		"stream, bad last id":      {"GET", run + "/stream", ``, lastEvent("x"), fault.ParameterInvalid, "after"},
+		"stream, contradiction":    {"GET", run + "/stream?after=5.0", ``, lastEvent("4.9"), fault.ParameterInvalid, "after"},
+		"stream, two last ids":     {"GET", run + "/stream", ``, lastEvent("1.0", "1.0"), fault.ParameterInvalid, "Last-Event-ID"},
+		"stream, empty last id":    {"GET", run + "/stream", ``, lastEvent(""), fault.ParameterInvalid, "after"},
+		"stream with a body":       {"GET", run + "/stream", `{"a":1}`, nil, fault.BodyInvalid, ""},
+		"terminal after a word":    {"GET", run + "/terminal?after=x", ``, handshake, fault.ParameterInvalid, "after"},
+		"terminal after less":      {"GET", run + "/terminal?after=-1", ``, handshake, fault.ParameterInvalid, "after"},
+		"terminal, long tail":      {"GET", run + "/terminal?tail=1048577", ``, handshake, fault.ParameterInvalid, "tail"},
+		"terminal, tail and after": {"GET", run + "/terminal?tail=1&after=1", ``, handshake, fault.ParameterInvalid, "tail"},
+		"terminal, no WebSocket":   {"GET", run + "/terminal", ``, nil, fault.ParameterInvalid, ""},
+		"terminal, old version":    {"GET", run + "/terminal", ``, shake("Sec-WebSocket-Version", "8"), fault.ParameterInvalid, ""},
+		"terminal, short key":      {"GET", run + "/terminal", ``, shake("Sec-WebSocket-Key", "YQ=="), fault.ParameterInvalid, ""},
+		"terminal, another origin": {"GET", run + "/terminal", ``, shake("Origin", "https://evil.example"), fault.Forbidden, ""},
+		"terminal, no origin's":    {"GET", run + "/terminal", ``, shake("Origin", "null"), fault.Forbidden, ""},
+		"terminal, no sandbox id":  {"GET", boxes + "/x/executions/" + executionID + "/terminal", ``, handshake, fault.SandboxNotFound, ""},
+		"ticket for nothing":       {"POST", "/v1/tickets", `{}`, nil, fault.ParameterMissing, "method"},
+		"ticket without path":      {"POST", "/v1/tickets", `{"method":"GET"}`, nil, fault.ParameterMissing, "path"},
+		"ticket for a POST":        {"POST", "/v1/tickets", `{"method":"POST","path":"` + run + `/stream"}`, nil, fault.ParameterInvalid, "method"},
+		"ticket for another route": {"POST", "/v1/tickets", `{"method":"GET","path":"` + run + `"}`, nil, fault.ParameterInvalid, "path"},
+		"ticket with a query":      {"POST", "/v1/tickets", `{"method":"GET","path":"` + run + `/stream?after=1.0"}`, nil, fault.ParameterInvalid, "path"},
+		"ticket for no id":         {"POST", "/v1/tickets", `{"method":"GET","path":"` + runs + `/x/stream"}`, nil, fault.ParameterInvalid, "path"},
+		"ticket and key":           {"GET", run + "/stream?ticket=mvt_x", ``, nil, fault.ParameterInvalid, "ticket"},
+		"ticket on another route":  {"GET", run + "?ticket=mvt_x", ``, nil, fault.ParameterInvalid, "ticket"},
 		"timeout long":             {"POST", runs, `{"cmd":"a","timeout_seconds":86401}`, nil, fault.ParameterInvalid, "timeout_seconds"},
 		"wait long":                {"GET", runs + "/" + executionID + "?wait=61", ``, nil, fault.ParameterInvalid, "wait"},
 		"wait negative":            {"GET", runs + "/" + executionID + "?wait=-1", ``, nil, fault.ParameterInvalid, "wait"},
@@ -154,6 +227,23 @@ func TestRefusals(t *testing.T) {
 			}
 		})
 	}
+}
+
+// entries is n entries of an environment.
+func entries(n int) string {
+	list := make([]string, n)
+	for i := range list {
+		list[i] = fmt.Sprintf(`"E%d":""`, i)
+	}
+	return strings.Join(list, ",")
+}
+
+// handshake makes a request for a WebSocket of it.
+func handshake(r *http.Request) {
+	r.Header.Set("Connection", "Upgrade")
+	r.Header.Set("Upgrade", "websocket")
+	r.Header.Set("Sec-WebSocket-Version", "13")
+	r.Header.Set("Sec-WebSocket-Key", "MDEyMzQ1Njc4OWFiY2RlZg==")
 }
 
 func TestWrongMethodSaysWhichThereAre(t *testing.T) {

@@ -70,7 +70,7 @@ func printable(name string) string {
 
 // checkHeader refuses bodies that would be taken for something else.
 func checkHeader(r *http.Request, to route) error {
-	if !to.json && !to.stream {
+	if !to.json && !to.stream || to.json && !to.bodied && r.ContentLength == 0 {
 		return nil
 	}
 	if coding := r.Header.Get("Content-Encoding"); coding != "" && !strings.EqualFold(coding, "identity") {

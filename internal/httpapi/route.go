@@ -13,8 +13,11 @@ import (
 type route struct {
 	query   map[string]bool // its query parameters
 	keyless bool
-	json    bool // has a JSON body
-	stream  bool // has a body that is streamed and never held
+	ticket  bool   // a ticket does instead of a key
+	json    bool   // has a JSON body
+	bodied  bool   // the JSON body must be there
+	stream  bool   // has a body that is streamed and never held
+	base64  string // the field of the JSON body that is base64, or ""
 }
 
 var methods = []string{http.MethodGet, http.MethodPost, http.MethodPut, http.MethodPatch, http.MethodDelete}
@@ -30,8 +33,8 @@ func (s *server) route(x *exchange, r *http.Request) {
 		s.fail(x, r, unknownRoute(x, s.allowed(r)))
 		return
 	}
-	if !found.keyless && !trusted {
-		if err := s.authenticate(r); err != nil {
+	if !found.keyless {
+		if err := s.authenticate(r, found, trusted); err != nil {
 			s.fail(x, r, err)
 			return
 		}
@@ -46,7 +49,7 @@ func (s *server) route(x *exchange, r *http.Request) {
 		return
 	}
 	switch {
-	case found.json:
+	case found.json && (found.bodied || r.ContentLength != 0):
 		content, err := readJSON(r, s.MaxBodyBytes)
 		if err != nil {
 			s.fail(x, r, err)
@@ -100,15 +103,24 @@ func unknownRoute(x *exchange, allowed []string) error {
 	return fault.New(fault.RouteNotFound, "this path does not have this method; it has %s", list)
 }
 
-// authenticate checks the key of a request.
-func (s *server) authenticate(r *http.Request) error {
-	values := r.Header.Values("Authorization")
-	if len(values) == 0 {
+// authenticate checks what came with a request for its key.
+func (s *server) authenticate(r *http.Request, to route, trusted bool) error {
+	keys := r.Header.Values("Authorization")
+	if to.ticket && r.URL.Query().Has(ticketParam) {
+		if len(keys) > 0 {
+			return fault.Param(ticketParam, "a key and a ticket came together; send one of them")
+		}
+		return s.tickets.redeem(r.URL.Query().Get(ticketParam), r.Method, r.URL.Path)
+	}
+	if trusted {
+		return nil
+	}
+	if len(keys) == 0 {
 		return fault.New(fault.TokenMissing, "no key came with the request; send 'Authorization: Bearer mvk_...'")
 	}
-	scheme, token, ok := strings.Cut(values[0], " ")
+	scheme, token, ok := strings.Cut(keys[0], " ")
 	token = strings.TrimSpace(token)
-	if len(values) > 1 || !ok || !strings.EqualFold(scheme, "Bearer") || token == "" {
+	if len(keys) > 1 || !ok || !strings.EqualFold(scheme, "Bearer") || token == "" {
 		return fault.New(fault.TokenInvalid, "the Authorization header is not 'Bearer mvk_...'; send exactly one of that form")
 	}
 	return s.Keys.Verify(r.Context(), token)

@@ -10,6 +10,7 @@ import (
 	"github.com/microvmd/microvm/internal/httpapi/stamp"
 	"github.com/microvmd/microvm/internal/ident"
 	"github.com/microvmd/microvm/internal/sandbox"
+	"github.com/microvmd/microvm/internal/secret"
 )
 
 // CreateSandbox is POST /v1/sandboxes.
@@ -30,6 +31,7 @@ func (s *server) CreateSandbox(ctx context.Context, r gen.CreateSandboxRequestOb
 		TTL:    time.Duration(value(r.Body.TTLSeconds)) * time.Second,
 		Idle:   idle,
 		Boot:   sandbox.Boot(value(r.Body.Boot)),
+		Env:    secret.Env(r.Body.Env),
 	})
 	if err != nil {
 		return nil, err

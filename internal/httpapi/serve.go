@@ -1,6 +1,7 @@
 package httpapi
 
 import (
+	"bufio"
 	"context"
 	"errors"
 	"fmt"
@@ -23,19 +24,39 @@ const (
 	minWriteRate  = 16 << 10         // bytes/s, of one large write
 )
 
+// Server is an http.Server whose Shutdown ends streams and terminals, too.
+type Server struct {
+	*http.Server
+	watches *watches
+}
+
 // NewServer makes a server for a handler of New, with the bounds that the API
 // needs on its connections. Its listeners and its end are the caller's. It sets
-// no bound on a whole request: uploads may be long, and each of their reads is
-// bounded (see body).
-func NewServer(handler http.Handler, logger *slog.Logger) *http.Server {
-	return &http.Server{
-		Handler:           handler,
-		ConnContext:       ConnContext,
-		ReadHeaderTimeout: headerTimeout,
-		IdleTimeout:       idleTimeout,
-		MaxHeaderBytes:    maxHeader,
-		ErrorLog:          slog.NewLogLogger(logger.Handler(), slog.LevelDebug),
+// no bound on a whole request: uploads and streams may be long, and each of
+// their reads and writes is bounded (see body and exchange).
+func NewServer(handler http.Handler, logger *slog.Logger) *Server {
+	s := &Server{
+		Server: &http.Server{
+			Handler:           handler,
+			ConnContext:       ConnContext,
+			ReadHeaderTimeout: headerTimeout,
+			IdleTimeout:       idleTimeout,
+			MaxHeaderBytes:    maxHeader,
+			ErrorLog:          slog.NewLogLogger(logger.Handler(), slog.LevelDebug),
+		},
+		watches: &watches{},
 	}
+	if api, ok := handler.(*server); ok {
+		s.watches = &api.watches
+	}
+	return s
+}
+
+// Shutdown is as http.Server's, which neither ends streams nor knows of
+// connections that have become WebSockets: here both end first, told why.
+func (s *Server) Shutdown(ctx context.Context) error {
+	s.watches.stop()
+	return errors.Join(s.Server.Shutdown(ctx), s.watches.wait(ctx))
 }
 
 type (
@@ -64,6 +85,8 @@ func Trusted(ctx context.Context) bool {
 type exchange struct {
 	http.ResponseWriter
 	control *http.ResponseController
+	request *http.Request
+	conn    net.Conn   // of what is no HTTP any more; nil before
 	id      string     // of the request
 	pattern string     // of the route; "" for none
 	status  int        // 0 until the header was written
@@ -79,7 +102,7 @@ func exchangeOf(ctx context.Context) *exchange {
 }
 
 func (x *exchange) WriteHeader(status int) {
-	if x.status == 0 && status >= 200 {
+	if x.status == 0 && (status >= 200 || status == http.StatusSwitchingProtocols) {
 		x.status = status
 	}
 	x.ResponseWriter.WriteHeader(status)
@@ -102,8 +125,15 @@ func (x *exchange) Write(p []byte) (int, error) {
 // Unwrap is for http.ResponseController.
 func (x *exchange) Unwrap() http.ResponseWriter { return x.ResponseWriter }
 
-// serve gives the request its id, and logs its end, whatever happens.
-func (s *server) serve(w http.ResponseWriter, r *http.Request) {
+// Hijack hands the connection over, and keeps it for deadlines.
+func (x *exchange) Hijack() (net.Conn, *bufio.ReadWriter, error) {
+	conn, buffered, err := x.control.Hijack()
+	x.conn = conn
+	return conn, buffered, err
+}
+
+// ServeHTTP gives the request its id, and logs its end, whatever happens.
+func (s *server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	began := time.Now()
 	x := &exchange{ResponseWriter: w, control: http.NewResponseController(w), id: ident.New(ident.Request)}
 	x.body = newBody(r, x.control)
@@ -111,6 +141,7 @@ func (s *server) serve(w http.ResponseWriter, r *http.Request) {
 	w.Header().Set("Request-Id", x.id)
 	r = r.WithContext(context.WithValue(r.Context(), exchangeKey{}, x))
 	r.Body = x.body
+	x.request = r
 	defer func() {
 		x.body.finish()
 		s.log(r, x, time.Since(began))

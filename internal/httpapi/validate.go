@@ -67,9 +67,24 @@ func describe(document *openapi3.T, item *openapi3.PathItem, operation *openapi3
 		security = *operation.Security
 	}
 	r.keyless = len(security) == 0
+	for _, way := range security {
+		for name := range way {
+			if scheme := document.Components.SecuritySchemes[name].Value; scheme.In == openapi3.ParameterInQuery {
+				r.ticket, r.query[scheme.Name] = true, true
+			}
+		}
+	}
 	if operation.RequestBody != nil {
 		content := operation.RequestBody.Value.Content
 		r.json = content["application/json"] != nil
+		r.bodied = operation.RequestBody.Value.Required
+		if r.json {
+			for name, field := range content["application/json"].Schema.Value.Properties {
+				if field.Value.Format == "byte" {
+					r.base64 = name
+				}
+			}
+		}
 		r.stream = content["application/octet-stream"] != nil
 	}
 	return r
@@ -232,12 +247,14 @@ func expect(ref *openapi3.SchemaRef) string {
 // failDecode replies to what the generated decoders refuse. After the
 // validator only little is left: numbers that fit no int, and bad base64.
 func (s *server) failDecode(w http.ResponseWriter, r *http.Request, err error) {
-	s.fail(w, r, undecodable(err))
+	s.fail(w, r, undecodable(err, s.routes[exchangeOf(r.Context()).pattern].base64))
 }
 
-func undecodable(err error) error {
+// undecodable words what a decoder refuses. base64 names the field that is so.
+func undecodable(err error, base64Field string) error {
 	var (
 		known    *fault.Error
+		many     *gen.TooManyValuesForParamError
 		format   *gen.InvalidParamFormatError
 		required *gen.RequiredParamError
 		unfit    *json.UnmarshalTypeError
@@ -252,8 +269,10 @@ func undecodable(err error) error {
 		return fault.Param(format.ParamName, "%s has not the form that it needs; see /openapi.yaml", format.ParamName)
 	case errors.As(err, &unfit) && unfit.Field != "":
 		return fault.Param(unfit.Field, "%s is no %s that fits; see /openapi.yaml for its range", unfit.Field, unfit.Type)
+	case errors.As(err, &many):
+		return fault.Param(many.ParamName, "%s came %d times; send it once", many.ParamName, many.Count)
 	case errors.As(err, &base):
-		return fault.Param("content", "content is not standard base64 with padding; encode it so")
+		return fault.Param(base64Field, "%s is not standard base64 with padding; encode it so", base64Field)
 	default:
 		return fault.New(fault.BodyInvalid, "the body is not what this route takes; see /openapi.yaml")
 	}

@@ -22,7 +22,10 @@ import (
 const (
 	ErrorCodeBodyInvalid           ErrorCode = "body_invalid"
 	ErrorCodeExecutionNotFound     ErrorCode = "execution_not_found"
+	ErrorCodeExecutionNotRunning   ErrorCode = "execution_not_running"
+	ErrorCodeExecutionNotTTY       ErrorCode = "execution_not_tty"
 	ErrorCodeFileNotFound          ErrorCode = "file_not_found"
+	ErrorCodeForbidden             ErrorCode = "forbidden"
 	ErrorCodeGuestDiskFull         ErrorCode = "guest_disk_full"
 	ErrorCodeGuestUnreachable      ErrorCode = "guest_unreachable"
 	ErrorCodeImageNotFound         ErrorCode = "image_not_found"
@@ -32,6 +35,7 @@ const (
 	ErrorCodeParameterMissing      ErrorCode = "parameter_missing"
 	ErrorCodePayloadTooLarge       ErrorCode = "payload_too_large"
 	ErrorCodeQueueUnreachable      ErrorCode = "queue_unreachable"
+	ErrorCodeRateLimited           ErrorCode = "rate_limited"
 	ErrorCodeResourceAlreadyExists ErrorCode = "resource_already_exists"
 	ErrorCodeRouteNotFound         ErrorCode = "route_not_found"
 	ErrorCodeSandboxNotFound       ErrorCode = "sandbox_not_found"
@@ -48,7 +52,13 @@ func (e ErrorCode) Valid() bool {
 		return true
 	case ErrorCodeExecutionNotFound:
 		return true
+	case ErrorCodeExecutionNotRunning:
+		return true
+	case ErrorCodeExecutionNotTTY:
+		return true
 	case ErrorCodeFileNotFound:
+		return true
+	case ErrorCodeForbidden:
 		return true
 	case ErrorCodeGuestDiskFull:
 		return true
@@ -67,6 +77,8 @@ func (e ErrorCode) Valid() bool {
 	case ErrorCodePayloadTooLarge:
 		return true
 	case ErrorCodeQueueUnreachable:
+		return true
+	case ErrorCodeRateLimited:
 		return true
 	case ErrorCodeResourceAlreadyExists:
 		return true
@@ -126,13 +138,120 @@ func (e ExecutionObject) Valid() bool {
 	}
 }
 
+// Defines values for ExecutionCancelSignal.
+const (
+	ExecutionCancelSignalSIGABRT   ExecutionCancelSignal = "SIGABRT"
+	ExecutionCancelSignalSIGALRM   ExecutionCancelSignal = "SIGALRM"
+	ExecutionCancelSignalSIGBUS    ExecutionCancelSignal = "SIGBUS"
+	ExecutionCancelSignalSIGCHLD   ExecutionCancelSignal = "SIGCHLD"
+	ExecutionCancelSignalSIGCONT   ExecutionCancelSignal = "SIGCONT"
+	ExecutionCancelSignalSIGFPE    ExecutionCancelSignal = "SIGFPE"
+	ExecutionCancelSignalSIGHUP    ExecutionCancelSignal = "SIGHUP"
+	ExecutionCancelSignalSIGILL    ExecutionCancelSignal = "SIGILL"
+	ExecutionCancelSignalSIGINT    ExecutionCancelSignal = "SIGINT"
+	ExecutionCancelSignalSIGIO     ExecutionCancelSignal = "SIGIO"
+	ExecutionCancelSignalSIGKILL   ExecutionCancelSignal = "SIGKILL"
+	ExecutionCancelSignalSIGPIPE   ExecutionCancelSignal = "SIGPIPE"
+	ExecutionCancelSignalSIGPROF   ExecutionCancelSignal = "SIGPROF"
+	ExecutionCancelSignalSIGPWR    ExecutionCancelSignal = "SIGPWR"
+	ExecutionCancelSignalSIGQUIT   ExecutionCancelSignal = "SIGQUIT"
+	ExecutionCancelSignalSIGSEGV   ExecutionCancelSignal = "SIGSEGV"
+	ExecutionCancelSignalSIGSTKFLT ExecutionCancelSignal = "SIGSTKFLT"
+	ExecutionCancelSignalSIGSTOP   ExecutionCancelSignal = "SIGSTOP"
+	ExecutionCancelSignalSIGSYS    ExecutionCancelSignal = "SIGSYS"
+	ExecutionCancelSignalSIGTERM   ExecutionCancelSignal = "SIGTERM"
+	ExecutionCancelSignalSIGTRAP   ExecutionCancelSignal = "SIGTRAP"
+	ExecutionCancelSignalSIGTSTP   ExecutionCancelSignal = "SIGTSTP"
+	ExecutionCancelSignalSIGTTIN   ExecutionCancelSignal = "SIGTTIN"
+	ExecutionCancelSignalSIGTTOU   ExecutionCancelSignal = "SIGTTOU"
+	ExecutionCancelSignalSIGURG    ExecutionCancelSignal = "SIGURG"
+	ExecutionCancelSignalSIGUSR1   ExecutionCancelSignal = "SIGUSR1"
+	ExecutionCancelSignalSIGUSR2   ExecutionCancelSignal = "SIGUSR2"
+	ExecutionCancelSignalSIGVTALRM ExecutionCancelSignal = "SIGVTALRM"
+	ExecutionCancelSignalSIGWINCH  ExecutionCancelSignal = "SIGWINCH"
+	ExecutionCancelSignalSIGXCPU   ExecutionCancelSignal = "SIGXCPU"
+	ExecutionCancelSignalSIGXFSZ   ExecutionCancelSignal = "SIGXFSZ"
+)
+
+// Valid indicates whether the value is a known member of the ExecutionCancelSignal enum.
+func (e ExecutionCancelSignal) Valid() bool {
+	switch e {
+	case ExecutionCancelSignalSIGABRT:
+		return true
+	case ExecutionCancelSignalSIGALRM:
+		return true
+	case ExecutionCancelSignalSIGBUS:
+		return true
+	case ExecutionCancelSignalSIGCHLD:
+		return true
+	case ExecutionCancelSignalSIGCONT:
+		return true
+	case ExecutionCancelSignalSIGFPE:
+		return true
+	case ExecutionCancelSignalSIGHUP:
+		return true
+	case ExecutionCancelSignalSIGILL:
+		return true
+	case ExecutionCancelSignalSIGINT:
+		return true
+	case ExecutionCancelSignalSIGIO:
+		return true
+	case ExecutionCancelSignalSIGKILL:
+		return true
+	case ExecutionCancelSignalSIGPIPE:
+		return true
+	case ExecutionCancelSignalSIGPROF:
+		return true
+	case ExecutionCancelSignalSIGPWR:
+		return true
+	case ExecutionCancelSignalSIGQUIT:
+		return true
+	case ExecutionCancelSignalSIGSEGV:
+		return true
+	case ExecutionCancelSignalSIGSTKFLT:
+		return true
+	case ExecutionCancelSignalSIGSTOP:
+		return true
+	case ExecutionCancelSignalSIGSYS:
+		return true
+	case ExecutionCancelSignalSIGTERM:
+		return true
+	case ExecutionCancelSignalSIGTRAP:
+		return true
+	case ExecutionCancelSignalSIGTSTP:
+		return true
+	case ExecutionCancelSignalSIGTTIN:
+		return true
+	case ExecutionCancelSignalSIGTTOU:
+		return true
+	case ExecutionCancelSignalSIGURG:
+		return true
+	case ExecutionCancelSignalSIGUSR1:
+		return true
+	case ExecutionCancelSignalSIGUSR2:
+		return true
+	case ExecutionCancelSignalSIGVTALRM:
+		return true
+	case ExecutionCancelSignalSIGWINCH:
+		return true
+	case ExecutionCancelSignalSIGXCPU:
+		return true
+	case ExecutionCancelSignalSIGXFSZ:
+		return true
+	default:
+		return false
+	}
+}
+
 // Defines values for ExecutionReason.
 const (
 	ExecutionReasonAgentDied        ExecutionReason = "agent_died"
 	ExecutionReasonAgentUnreachable ExecutionReason = "agent_unreachable"
 	ExecutionReasonBadDirectory     ExecutionReason = "bad_directory"
+	ExecutionReasonCanceled         ExecutionReason = "canceled"
 	ExecutionReasonCommandNotFound  ExecutionReason = "command_not_found"
 	ExecutionReasonDeleted          ExecutionReason = "deleted"
+	ExecutionReasonHostOOM          ExecutionReason = "host_oom"
 	ExecutionReasonHostRestarted    ExecutionReason = "host_restarted"
 	ExecutionReasonIdle             ExecutionReason = "idle"
 	ExecutionReasonPermissionDenied ExecutionReason = "permission_denied"
@@ -151,9 +270,13 @@ func (e ExecutionReason) Valid() bool {
 		return true
 	case ExecutionReasonBadDirectory:
 		return true
+	case ExecutionReasonCanceled:
+		return true
 	case ExecutionReasonCommandNotFound:
 		return true
 	case ExecutionReasonDeleted:
+		return true
+	case ExecutionReasonHostOOM:
 		return true
 	case ExecutionReasonHostRestarted:
 		return true
@@ -176,6 +299,7 @@ func (e ExecutionReason) Valid() bool {
 
 // Defines values for ExecutionStatus.
 const (
+	ExecutionStatusCanceled ExecutionStatus = "canceled"
 	ExecutionStatusExited   ExecutionStatus = "exited"
 	ExecutionStatusFailed   ExecutionStatus = "failed"
 	ExecutionStatusRunning  ExecutionStatus = "running"
@@ -186,6 +310,8 @@ const (
 // Valid indicates whether the value is a known member of the ExecutionStatus enum.
 func (e ExecutionStatus) Valid() bool {
 	switch e {
+	case ExecutionStatusCanceled:
+		return true
 	case ExecutionStatusExited:
 		return true
 	case ExecutionStatusFailed:
@@ -195,6 +321,21 @@ func (e ExecutionStatus) Valid() bool {
 	case ExecutionStatusTimedOut:
 		return true
 	case ExecutionStatusVanished:
+		return true
+	default:
+		return false
+	}
+}
+
+// Defines values for ExecutionStdinObject.
+const (
+	ExecutionStdinObjectExecutionStdin ExecutionStdinObject = "execution_stdin"
+)
+
+// Valid indicates whether the value is a known member of the ExecutionStdinObject enum.
+func (e ExecutionStdinObject) Valid() bool {
+	switch e {
+	case ExecutionStdinObjectExecutionStdin:
 		return true
 	default:
 		return false
@@ -255,6 +396,24 @@ const (
 func (e ListObject) Valid() bool {
 	switch e {
 	case ListObjectList:
+		return true
+	default:
+		return false
+	}
+}
+
+// Defines values for OutputStream.
+const (
+	OutputStreamStderr OutputStream = "stderr"
+	OutputStreamStdout OutputStream = "stdout"
+)
+
+// Valid indicates whether the value is a known member of the OutputStream enum.
+func (e OutputStream) Valid() bool {
+	switch e {
+	case OutputStreamStderr:
+		return true
+	case OutputStreamStdout:
 		return true
 	default:
 		return false
@@ -387,6 +546,102 @@ func (e SandboxStopReason) Valid() bool {
 	}
 }
 
+// Defines values for TerminalExitType.
+const (
+	TerminalExitTypeExit TerminalExitType = "exit"
+)
+
+// Valid indicates whether the value is a known member of the TerminalExitType enum.
+func (e TerminalExitType) Valid() bool {
+	switch e {
+	case TerminalExitTypeExit:
+		return true
+	default:
+		return false
+	}
+}
+
+// Defines values for TerminalPositionType.
+const (
+	TerminalPositionTypePosition TerminalPositionType = "position"
+)
+
+// Valid indicates whether the value is a known member of the TerminalPositionType enum.
+func (e TerminalPositionType) Valid() bool {
+	switch e {
+	case TerminalPositionTypePosition:
+		return true
+	default:
+		return false
+	}
+}
+
+// Defines values for TerminalResizeType.
+const (
+	TerminalResizeTypeResize TerminalResizeType = "resize"
+)
+
+// Valid indicates whether the value is a known member of the TerminalResizeType enum.
+func (e TerminalResizeType) Valid() bool {
+	switch e {
+	case TerminalResizeTypeResize:
+		return true
+	default:
+		return false
+	}
+}
+
+// Defines values for TerminalTruncatedType.
+const (
+	TerminalTruncatedTypeTruncated TerminalTruncatedType = "truncated"
+)
+
+// Valid indicates whether the value is a known member of the TerminalTruncatedType enum.
+func (e TerminalTruncatedType) Valid() bool {
+	switch e {
+	case TerminalTruncatedTypeTruncated:
+		return true
+	default:
+		return false
+	}
+}
+
+// Defines values for TicketObject.
+const (
+	TicketObjectTicket TicketObject = "ticket"
+)
+
+// Valid indicates whether the value is a known member of the TicketObject enum.
+func (e TicketObject) Valid() bool {
+	switch e {
+	case TicketObjectTicket:
+		return true
+	default:
+		return false
+	}
+}
+
+// Defines values for TicketCreateMethod.
+const (
+	TicketCreateMethodGET TicketCreateMethod = "GET"
+)
+
+// Valid indicates whether the value is a known member of the TicketCreateMethod enum.
+func (e TicketCreateMethod) Valid() bool {
+	switch e {
+	case TicketCreateMethodGET:
+		return true
+	default:
+		return false
+	}
+}
+
+// Env Environment variables. At most 100, of together at most 64 KiB of names and values; names are
+// not empty and hold no `=`, neither holds NUL.
+//
+// Examples: {"API_TOKEN":"s3cret"}
+type Env map[string]string
+
 // ErrorCode The stable name of the error.
 //
 // Examples: sandbox_not_found
@@ -491,7 +746,7 @@ type Execution struct {
 	// Examples: false
 	OOMKilled bool `json:"oom_killed"`
 
-	// Reason Why it did not end by itself; null when it did, and while it runs.
+	// Reason Why it did not end by itself; null when it did, and while it runs unless it is being ended.
 	Reason *ExecutionReason `json:"reason"`
 
 	// Sandbox The id of its sandbox.
@@ -505,8 +760,9 @@ type Execution struct {
 	Signal *string `json:"signal"`
 
 	// Status `running`. `exited`: it ran and ended; `exit_code` or `signal` is its own, whatever it is.
-	// `timed_out`: it passed its timeout and was killed. `vanished`: the sandbox under it went away;
-	// the program did not fail. `failed`: it was never started.
+	// `timed_out`: it passed its timeout and was killed. `canceled`: a caller cancelled it;
+	// `exit_code` or `signal` is what that left. `vanished`: the sandbox under it went away; the
+	// program did not fail. `failed`: it was never started.
 	//
 	//
 	// Examples: exited
@@ -526,6 +782,11 @@ type Execution struct {
 	//
 	// Examples: false
 	StderrTruncated bool `json:"stderr_truncated"`
+
+	// StdinOpen Whether it was started with an input that takes more than `stdin`; with `tty` it is.
+	//
+	// Examples: false
+	StdinOpen bool `json:"stdin_open"`
 
 	// Stdout The tail of its standard output, at most 1 MiB, as text: what is not UTF-8 is replaced by
 	// U+FFFD. Empty in lists.
@@ -549,6 +810,11 @@ type Execution struct {
 	// Examples: 300
 	TimeoutSeconds int `json:"timeout_seconds"`
 
+	// TTY Whether it runs on a terminal.
+	//
+	// Examples: false
+	TTY bool `json:"tty"`
+
 	// User The user it was asked to run as; null for the image's default user.
 	//
 	// Examples: root
@@ -559,6 +825,26 @@ type Execution struct {
 //
 // Examples: execution
 type ExecutionObject string
+
+// ExecutionCancel How to cancel an execution.
+type ExecutionCancel struct {
+	// GraceSeconds How long the program may take to end by the signal, in seconds, until it gets SIGKILL. Only
+	// with a `signal` other than SIGKILL.
+	//
+	//
+	// Examples: 3
+	GraceSeconds *int `json:"grace_seconds,omitempty"`
+
+	// Signal The signal, by its name on Linux. Real-time signals are not taken.
+	//
+	// Examples: SIGTERM
+	Signal *ExecutionCancelSignal `json:"signal,omitempty"`
+}
+
+// ExecutionCancelSignal The signal, by its name on Linux. Real-time signals are not taken.
+//
+// Examples: SIGTERM
+type ExecutionCancelSignal string
 
 // ExecutionCreate What to run. `cmd` and `args` together hold at most 512 KiB, counting one byte more for each of them.
 type ExecutionCreate struct {
@@ -572,15 +858,49 @@ type ExecutionCreate struct {
 	// Examples: python3
 	Cmd string `json:"cmd"`
 
+	// Cols The terminal's columns at first. Only with `tty`.
+	//
+	// Examples: 120
+	Cols *int `json:"cols,omitempty"`
+
 	// Cwd The directory it starts in, absolute or relative to the image's working directory, which is the default. No NUL.
 	//
 	// Examples: /tmp
 	Cwd *string `json:"cwd,omitempty"`
 
+	// Env Environment variables of this execution, over the sandbox's and the image's. No reply has them.
+	Env Env `json:"env,omitempty"`
+
+	// Rows The terminal's rows at first. Only with `tty`.
+	//
+	// Examples: 50
+	Rows *int `json:"rows,omitempty"`
+
+	// Stdin What its standard input begins with, at most 1 MiB of UTF-8. Without `stdin_open` and `tty`
+	// the input ends there; without `stdin`, too, it is empty.
+	//
+	//
+	// Examples: one
+	// two
+	Stdin *string `json:"stdin,omitempty"`
+
+	// StdinOpen Whether its standard input stays open, for `POST .../stdin`. With `tty` it does.
+	//
+	// Examples: true
+	StdinOpen *bool `json:"stdin_open,omitempty"`
+
 	// TimeoutSeconds After this many seconds it is killed and is `timed_out`.
 	//
 	// Examples: 10
 	TimeoutSeconds *int `json:"timeout_seconds,omitempty"`
+
+	// TTY Whether it runs on a terminal, as a shell does that people type into. All its output is
+	// then `stdout`, and its input goes through the terminal's line discipline: a byte 0x03, for
+	// example, is SIGINT.
+	//
+	//
+	// Examples: true
+	TTY *bool `json:"tty,omitempty"`
 
 	// User The user it runs as, by name in the guest. The default is the image's own, usually `user`.
 	//
@@ -609,19 +929,65 @@ type ExecutionList struct {
 	URL ListURL `json:"url"`
 }
 
-// ExecutionReason With `timed_out`: `timeout`. With `vanished`: `ttl`, `idle`, `deleted`, `vm_died`,
-// `agent_died`, `host_restarted`. With `failed`: `command_not_found`, `permission_denied`, `bad_directory`,
-// `user_not_found` (change the request), `agent_unreachable` (the node's fault).
+// ExecutionReason With `timed_out`: `timeout`. With `canceled`: `canceled`. While `running`: one of these two,
+// when it is being ended for that. With `vanished`: `ttl`, `idle`, `deleted`, `vm_died`,
+// `agent_died`, `host_oom`, `host_restarted`. With `failed`: `command_not_found`,
+// `permission_denied`, `bad_directory`, `user_not_found` (change the request),
+// `agent_unreachable` (the node's fault).
 //
 // Examples: timeout
 type ExecutionReason string
 
 // ExecutionStatus `running`. `exited`: it ran and ended; `exit_code` or `signal` is its own, whatever it is.
-// `timed_out`: it passed its timeout and was killed. `vanished`: the sandbox under it went away;
-// the program did not fail. `failed`: it was never started.
+// `timed_out`: it passed its timeout and was killed. `canceled`: a caller cancelled it;
+// `exit_code` or `signal` is what that left. `vanished`: the sandbox under it went away; the
+// program did not fail. `failed`: it was never started.
 //
 // Examples: exited
 type ExecutionStatus string
+
+// ExecutionStdin How far the input of an execution is.
+type ExecutionStdin struct {
+	// Closed Whether no more is taken, because it was closed here or by the program, or the program has ended.
+	//
+	// Examples: false
+	Closed bool `json:"closed"`
+
+	// Object Always `execution_stdin`.
+	//
+	// Examples: execution_stdin
+	Object ExecutionStdinObject `json:"object"`
+
+	// Offset How many bytes were taken in all, and the offset to send on from.
+	//
+	// Examples: 6
+	Offset int64 `json:"offset"`
+}
+
+// ExecutionStdinObject Always `execution_stdin`.
+//
+// Examples: execution_stdin
+type ExecutionStdinObject string
+
+// ExecutionStdinWrite Input for an execution.
+type ExecutionStdinWrite struct {
+	// Close Whether the input ends behind `data`.
+	//
+	// Examples: true
+	Close *bool `json:"close,omitempty"`
+
+	// Data The bytes, in standard base64 with padding; at most 256 KiB of them.
+	//
+	// Examples: aGVsbG8K
+	Data []byte `json:"data,omitempty"`
+
+	// Offset The number of the first byte of `data`, counted from 0, those of `stdin` at the start
+	// included. At most what was taken so far.
+	//
+	//
+	// Examples: 6
+	Offset int64 `json:"offset"`
+}
 
 // File A file that was written.
 type File struct {
@@ -791,6 +1157,11 @@ type ListObject string
 // Examples: /v1/sandboxes
 type ListURL = string
 
+// OutputStream One of the two streams of output.
+//
+// Examples: stdout
+type OutputStream string
+
 // Sandbox One microVM with its limits and its time to live.
 type Sandbox struct {
 	// Boot How the microVM came up; null until it did.
@@ -880,6 +1251,11 @@ type SandboxCreate struct {
 	//
 	// Examples: cold
 	Boot *SandboxCreateBoot `json:"boot,omitempty"`
+
+	// Env Environment variables of all its executions, over those of the image. They are kept
+	// encrypted and put into each execution when it starts; nothing in the guest holds them
+	// before. No reply has them.
+	Env Env `json:"env,omitempty"`
 
 	// IdleSeconds After so many seconds without use the sandbox is deleted, also before its TTL ends; at
 	// least 1, or negative for never. A running execution, a file transfer and `touch` are use;
@@ -978,10 +1354,265 @@ type SandboxState string
 // Examples: expired
 type SandboxStopReason string
 
+// StreamError The data of the event `error`, after which the stream breaks off.
+type StreamError struct {
+	// Code The stable name of the error.
+	//
+	// Examples: sandbox_not_found
+	Code ErrorCode `json:"code"`
+
+	// Message For people. It says what to do next.
+	//
+	// Examples: the daemon is stopping; the execution goes on; reconnect with Last-Event-ID
+	Message string `json:"message"`
+}
+
+// StreamExit The data of the event `exit`. Its fields are those of the execution.
+type StreamExit struct {
+	// ExitCode The program's own exit code; null where there was none.
+	//
+	// Examples: 0
+	ExitCode *int `json:"exit_code"`
+
+	// OOMKilled Whether the guest's kernel killed a process of it for want of memory.
+	//
+	// Examples: false
+	OOMKilled bool `json:"oom_killed"`
+
+	// Reason Why it did not end by itself; null when it did.
+	Reason *ExecutionReason `json:"reason"`
+
+	// Signal The signal that ended it, or null.
+	//
+	// Examples: SIGKILL
+	Signal *string `json:"signal"`
+
+	// Status `running`. `exited`: it ran and ended; `exit_code` or `signal` is its own, whatever it is.
+	// `timed_out`: it passed its timeout and was killed. `canceled`: a caller cancelled it;
+	// `exit_code` or `signal` is what that left. `vanished`: the sandbox under it went away; the
+	// program did not fail. `failed`: it was never started.
+	//
+	//
+	// Examples: exited
+	Status ExecutionStatus `json:"status"`
+
+	// TimedOut Whether `status` is `timed_out`.
+	//
+	// Examples: false
+	TimedOut bool `json:"timed_out"`
+}
+
+// StreamOutput The data of the events `stdout` and `stderr`.
+type StreamOutput struct {
+	// Data The exact bytes, in standard base64 with padding. A character may be cut in two between events.
+	//
+	// Examples: aGVsbG8K
+	Data []byte `json:"data"`
+
+	// Offset The offset of the first of them in all that was written to that stream.
+	//
+	// Examples: 0
+	Offset int64 `json:"offset"`
+}
+
+// StreamStarted The data of the event `started`.
+type StreamStarted struct {
+	// PID The program's process id in the guest.
+	//
+	// Examples: 214
+	PID int `json:"pid"`
+}
+
+// StreamTruncated The data of the event `truncated`. Bytes `from` up to and without `to` are not kept any more.
+type StreamTruncated struct {
+	// From The offset of the first byte that is missing.
+	//
+	// Examples: 0
+	From int64 `json:"from"`
+
+	// Stream One of the two streams of output.
+	//
+	// Examples: stdout
+	Stream OutputStream `json:"stream"`
+
+	// To The offset of the first byte behind it that is not.
+	//
+	// Examples: 4096
+	To int64 `json:"to"`
+}
+
 // Tags Labels. At most 10; keys of 1 to 64 bytes without a colon, values of at most 256 bytes.
 //
 // Examples: {"job":"42"}
 type Tags map[string]string
+
+// TerminalExit The last text message of the terminal. Its fields are those of the execution.
+type TerminalExit struct {
+	// ExitCode The program's own exit code; null where there was none.
+	//
+	// Examples: 0
+	ExitCode *int `json:"exit_code"`
+
+	// OOMKilled Whether the guest's kernel killed a process of it for want of memory.
+	//
+	// Examples: false
+	OOMKilled bool `json:"oom_killed"`
+
+	// Reason Why it did not end by itself; null when it did.
+	Reason *ExecutionReason `json:"reason"`
+
+	// Signal The signal that ended it, or null.
+	//
+	// Examples: SIGKILL
+	Signal *string `json:"signal"`
+
+	// Status `running`. `exited`: it ran and ended; `exit_code` or `signal` is its own, whatever it is.
+	// `timed_out`: it passed its timeout and was killed. `canceled`: a caller cancelled it;
+	// `exit_code` or `signal` is what that left. `vanished`: the sandbox under it went away; the
+	// program did not fail. `failed`: it was never started.
+	//
+	//
+	// Examples: exited
+	Status ExecutionStatus `json:"status"`
+
+	// TimedOut Whether `status` is `timed_out`.
+	//
+	// Examples: false
+	TimedOut bool `json:"timed_out"`
+
+	// Type Always `exit`.
+	//
+	// Examples: exit
+	Type TerminalExitType `json:"type"`
+}
+
+// TerminalExitType Always `exit`.
+//
+// Examples: exit
+type TerminalExitType string
+
+// TerminalPosition A text message of the terminal. The binary messages that follow begin at this offset.
+type TerminalPosition struct {
+	// Offset The offset in all output.
+	//
+	// Examples: 4096
+	Offset int64 `json:"offset"`
+
+	// Type Always `position`.
+	//
+	// Examples: position
+	Type TerminalPositionType `json:"type"`
+}
+
+// TerminalPositionType Always `position`.
+//
+// Examples: position
+type TerminalPositionType string
+
+// TerminalResize A text message to the terminal. The program gets SIGWINCH.
+type TerminalResize struct {
+	// Cols Columns.
+	//
+	// Examples: 132
+	Cols int `json:"cols"`
+
+	// Rows Rows.
+	//
+	// Examples: 50
+	Rows int `json:"rows"`
+
+	// Type Always `resize`.
+	//
+	// Examples: resize
+	Type TerminalResizeType `json:"type"`
+}
+
+// TerminalResizeType Always `resize`.
+//
+// Examples: resize
+type TerminalResizeType string
+
+// TerminalSize The size of a terminal.
+type TerminalSize struct {
+	// Cols Columns.
+	//
+	// Examples: 132
+	Cols int `json:"cols"`
+
+	// Rows Rows.
+	//
+	// Examples: 50
+	Rows int `json:"rows"`
+}
+
+// TerminalTruncated A text message of the terminal. Bytes `from` up to and without `to` are not kept any more.
+type TerminalTruncated struct {
+	// From The offset of the first byte that is missing.
+	//
+	// Examples: 0
+	From int64 `json:"from"`
+
+	// To The offset of the first byte behind it that is not.
+	//
+	// Examples: 4096
+	To int64 `json:"to"`
+
+	// Type Always `truncated`.
+	//
+	// Examples: truncated
+	Type TerminalTruncatedType `json:"type"`
+}
+
+// TerminalTruncatedType Always `truncated`.
+//
+// Examples: truncated
+type TerminalTruncatedType string
+
+// Ticket What stands for a key once, on one route.
+type Ticket struct {
+	// Expires Until when it may be used, UTC.
+	//
+	// Examples: 2026-11-30T09:17:02.317Z
+	Expires stamp.Time `json:"expires"`
+
+	// Object Always `ticket`.
+	//
+	// Examples: ticket
+	Object TicketObject `json:"object"`
+
+	// Path The path that it is for.
+	//
+	// Examples: /v1/sandboxes/sb_01KBA3ZJ7M8QW2X4Y6V8T0R2P4/executions/exe_01KBA3ZM2N9RX3Y5Z7W9V1S3Q5/stream
+	Path string `json:"path"`
+
+	// Ticket The ticket, `mvt_` and 64 hexadecimal digits.
+	//
+	// Examples: mvt_9f86d081884c7d659a2feaa0c55ad015a3bf4f1b2b0b822cd15d6c15b0f00a08
+	Ticket string `json:"ticket"`
+}
+
+// TicketObject Always `ticket`.
+//
+// Examples: ticket
+type TicketObject string
+
+// TicketCreate What the ticket is to be for.
+type TicketCreate struct {
+	// Method Always `GET`.
+	//
+	// Examples: GET
+	Method TicketCreateMethod `json:"method"`
+
+	// Path The path of the stream or of the terminal of an execution, without a query.
+	//
+	// Examples: /v1/sandboxes/sb_01KBA3ZJ7M8QW2X4Y6V8T0R2P4/executions/exe_01KBA3ZM2N9RX3Y5Z7W9V1S3Q5/stream
+	Path string `json:"path"`
+}
+
+// TicketCreateMethod Always `GET`.
+//
+// Examples: GET
+type TicketCreateMethod string
 
 // EndingBefore defines model for EndingBefore.
 type EndingBefore = string
@@ -1010,6 +1641,9 @@ type BadRequest = ErrorReply
 // Conflict Every error.
 type Conflict = ErrorReply
 
+// Forbidden Every error.
+type Forbidden = ErrorReply
+
 // GuestDiskFull Every error.
 type GuestDiskFull = ErrorReply
 
@@ -1021,6 +1655,9 @@ type InternalError = ErrorReply
 
 // NotFound Every error.
 type NotFound = ErrorReply
+
+// RateLimited Every error.
+type RateLimited = ErrorReply
 
 // TooLarge Every error.
 type TooLarge = ErrorReply
@@ -1076,6 +1713,27 @@ type GetExecutionParams struct {
 	Wait *Wait `form:"wait,omitempty" json:"wait,omitempty"`
 }
 
+// StreamExecutionParams defines parameters for StreamExecution.
+type StreamExecutionParams struct {
+	// After A position, as in the id of an event; the stream goes on behind it. A `Last-Event-ID` that
+	// is sent too wins when it is further in both streams, as it is when a client that began
+	// with `after` connects again by itself; else the two contradict each other, and that is an
+	// error.
+	After *string `form:"after,omitempty" json:"after,omitempty"`
+
+	// LastEventID The same. EventSource sends it when it connects again.
+	LastEventID *string `json:"Last-Event-ID,omitempty"`
+}
+
+// OpenTerminalParams defines parameters for OpenTerminal.
+type OpenTerminalParams struct {
+	// After Replay the output from this offset on, in bytes. Not together with `tail`.
+	After *int64 `form:"after,omitempty" json:"after,omitempty"`
+
+	// Tail Replay this much of the last output, in bytes; the default is what a screen needs. Not together with `after`.
+	Tail *int `form:"tail,omitempty" json:"tail,omitempty"`
+}
+
 // ReadFileParams defines parameters for ReadFile.
 type ReadFileParams struct {
 	// Path The file, absolute or relative to the image's working directory. At most 4096 bytes, no NUL.
@@ -1097,11 +1755,23 @@ type CreateSandboxJSONRequestBody = SandboxCreate
 // CreateExecutionJSONRequestBody defines body for CreateExecution for application/json ContentType.
 type CreateExecutionJSONRequestBody = ExecutionCreate
 
+// CancelExecutionJSONRequestBody defines body for CancelExecution for application/json ContentType.
+type CancelExecutionJSONRequestBody = ExecutionCancel
+
+// ResizeExecutionJSONRequestBody defines body for ResizeExecution for application/json ContentType.
+type ResizeExecutionJSONRequestBody = TerminalSize
+
+// WriteExecutionStdinJSONRequestBody defines body for WriteExecutionStdin for application/json ContentType.
+type WriteExecutionStdinJSONRequestBody = ExecutionStdinWrite
+
 // ExtendSandboxJSONRequestBody defines body for ExtendSandbox for application/json ContentType.
 type ExtendSandboxJSONRequestBody = SandboxExtend
 
 // WriteFileJSONRequestBody defines body for WriteFile for application/json ContentType.
 type WriteFileJSONRequestBody = FileWrite
+
+// CreateTicketJSONRequestBody defines body for CreateTicket for application/json ContentType.
+type CreateTicketJSONRequestBody = TicketCreate
 
 // ServerInterface represents all server handlers.
 type ServerInterface interface {
@@ -1138,6 +1808,21 @@ type ServerInterface interface {
 	// GetExecution Get an execution, and wait for its end
 	// (GET /v1/sandboxes/{sandbox}/executions/{execution})
 	GetExecution(w http.ResponseWriter, r *http.Request, sandbox SandboxID, execution ExecutionID, params GetExecutionParams)
+	// CancelExecution Cancel an execution
+	// (POST /v1/sandboxes/{sandbox}/executions/{execution}/cancel)
+	CancelExecution(w http.ResponseWriter, r *http.Request, sandbox SandboxID, execution ExecutionID)
+	// ResizeExecution Resize an execution's terminal
+	// (POST /v1/sandboxes/{sandbox}/executions/{execution}/resize)
+	ResizeExecution(w http.ResponseWriter, r *http.Request, sandbox SandboxID, execution ExecutionID)
+	// WriteExecutionStdin Send input to an execution
+	// (POST /v1/sandboxes/{sandbox}/executions/{execution}/stdin)
+	WriteExecutionStdin(w http.ResponseWriter, r *http.Request, sandbox SandboxID, execution ExecutionID)
+	// StreamExecution Stream an execution's output
+	// (GET /v1/sandboxes/{sandbox}/executions/{execution}/stream)
+	StreamExecution(w http.ResponseWriter, r *http.Request, sandbox SandboxID, execution ExecutionID, params StreamExecutionParams)
+	// OpenTerminal Attach to an execution's terminal
+	// (GET /v1/sandboxes/{sandbox}/executions/{execution}/terminal)
+	OpenTerminal(w http.ResponseWriter, r *http.Request, sandbox SandboxID, execution ExecutionID, params OpenTerminalParams)
 	// ExtendSandbox Let a sandbox live longer
 	// (POST /v1/sandboxes/{sandbox}/extend)
 	ExtendSandbox(w http.ResponseWriter, r *http.Request, sandbox SandboxID)
@@ -1153,6 +1838,9 @@ type ServerInterface interface {
 	// TouchSandbox Keep a sandbox from idling
 	// (POST /v1/sandboxes/{sandbox}/touch)
 	TouchSandbox(w http.ResponseWriter, r *http.Request, sandbox SandboxID)
+	// CreateTicket Make a ticket
+	// (POST /v1/tickets)
+	CreateTicket(w http.ResponseWriter, r *http.Request)
 }
 
 // ServerInterfaceWrapper converts contexts to parameters.
@@ -1545,6 +2233,247 @@ func (siw *ServerInterfaceWrapper) GetExecution(w http.ResponseWriter, r *http.R
 	handler.ServeHTTP(w, r)
 }
 
+// CancelExecution operation middleware
+func (siw *ServerInterfaceWrapper) CancelExecution(w http.ResponseWriter, r *http.Request) {
+
+	var err error
+	_ = err
+
+	// ------------- Path parameter "sandbox" -------------
+	var sandbox SandboxID
+
+	err = runtime.BindStyledParameterWithOptions("simple", "sandbox", r.PathValue("sandbox"), &sandbox, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationPath, Explode: false, Required: true, Type: "string", Format: "", ValueIsUnescaped: true})
+	if err != nil {
+		siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "sandbox", Err: err})
+		return
+	}
+
+	// ------------- Path parameter "execution" -------------
+	var execution ExecutionID
+
+	err = runtime.BindStyledParameterWithOptions("simple", "execution", r.PathValue("execution"), &execution, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationPath, Explode: false, Required: true, Type: "string", Format: "", ValueIsUnescaped: true})
+	if err != nil {
+		siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "execution", Err: err})
+		return
+	}
+
+	handler := http.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		siw.Handler.CancelExecution(w, r, sandbox, execution)
+	}))
+
+	for _, middleware := range siw.HandlerMiddlewares {
+		handler = middleware(handler)
+	}
+
+	handler.ServeHTTP(w, r)
+}
+
+// ResizeExecution operation middleware
+func (siw *ServerInterfaceWrapper) ResizeExecution(w http.ResponseWriter, r *http.Request) {
+
+	var err error
+	_ = err
+
+	// ------------- Path parameter "sandbox" -------------
+	var sandbox SandboxID
+
+	err = runtime.BindStyledParameterWithOptions("simple", "sandbox", r.PathValue("sandbox"), &sandbox, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationPath, Explode: false, Required: true, Type: "string", Format: "", ValueIsUnescaped: true})
+	if err != nil {
+		siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "sandbox", Err: err})
+		return
+	}
+
+	// ------------- Path parameter "execution" -------------
+	var execution ExecutionID
+
+	err = runtime.BindStyledParameterWithOptions("simple", "execution", r.PathValue("execution"), &execution, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationPath, Explode: false, Required: true, Type: "string", Format: "", ValueIsUnescaped: true})
+	if err != nil {
+		siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "execution", Err: err})
+		return
+	}
+
+	handler := http.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		siw.Handler.ResizeExecution(w, r, sandbox, execution)
+	}))
+
+	for _, middleware := range siw.HandlerMiddlewares {
+		handler = middleware(handler)
+	}
+
+	handler.ServeHTTP(w, r)
+}
+
+// WriteExecutionStdin operation middleware
+func (siw *ServerInterfaceWrapper) WriteExecutionStdin(w http.ResponseWriter, r *http.Request) {
+
+	var err error
+	_ = err
+
+	// ------------- Path parameter "sandbox" -------------
+	var sandbox SandboxID
+
+	err = runtime.BindStyledParameterWithOptions("simple", "sandbox", r.PathValue("sandbox"), &sandbox, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationPath, Explode: false, Required: true, Type: "string", Format: "", ValueIsUnescaped: true})
+	if err != nil {
+		siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "sandbox", Err: err})
+		return
+	}
+
+	// ------------- Path parameter "execution" -------------
+	var execution ExecutionID
+
+	err = runtime.BindStyledParameterWithOptions("simple", "execution", r.PathValue("execution"), &execution, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationPath, Explode: false, Required: true, Type: "string", Format: "", ValueIsUnescaped: true})
+	if err != nil {
+		siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "execution", Err: err})
+		return
+	}
+
+	handler := http.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		siw.Handler.WriteExecutionStdin(w, r, sandbox, execution)
+	}))
+
+	for _, middleware := range siw.HandlerMiddlewares {
+		handler = middleware(handler)
+	}
+
+	handler.ServeHTTP(w, r)
+}
+
+// StreamExecution operation middleware
+func (siw *ServerInterfaceWrapper) StreamExecution(w http.ResponseWriter, r *http.Request) {
+
+	var err error
+	_ = err
+
+	// ------------- Path parameter "sandbox" -------------
+	var sandbox SandboxID
+
+	err = runtime.BindStyledParameterWithOptions("simple", "sandbox", r.PathValue("sandbox"), &sandbox, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationPath, Explode: false, Required: true, Type: "string", Format: "", ValueIsUnescaped: true})
+	if err != nil {
+		siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "sandbox", Err: err})
+		return
+	}
+
+	// ------------- Path parameter "execution" -------------
+	var execution ExecutionID
+
+	err = runtime.BindStyledParameterWithOptions("simple", "execution", r.PathValue("execution"), &execution, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationPath, Explode: false, Required: true, Type: "string", Format: "", ValueIsUnescaped: true})
+	if err != nil {
+		siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "execution", Err: err})
+		return
+	}
+
+	// Parameter object where we will unmarshal all parameters from the context
+	var params StreamExecutionParams
+
+	// ------------- Optional query parameter "after" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "after", r.URL.Query(), &params.After, runtime.BindQueryParameterOptions{Type: "string", Format: ""})
+	if err != nil {
+		var requiredError *runtime.RequiredParameterError
+		if errors.As(err, &requiredError) {
+			siw.ErrorHandlerFunc(w, r, &RequiredParamError{ParamName: "after"})
+		} else {
+			siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "after", Err: err})
+		}
+		return
+	}
+
+	headers := r.Header
+
+	// ------------- Optional header parameter "Last-Event-ID" -------------
+	if valueList, found := headers[http.CanonicalHeaderKey("Last-Event-ID")]; found {
+		var LastEventID string
+		n := len(valueList)
+		if n != 1 {
+			siw.ErrorHandlerFunc(w, r, &TooManyValuesForParamError{ParamName: "Last-Event-ID", Count: n})
+			return
+		}
+
+		err = runtime.BindStyledParameterWithOptions("simple", "Last-Event-ID", valueList[0], &LastEventID, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "string", Format: ""})
+		if err != nil {
+			siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "Last-Event-ID", Err: err})
+			return
+		}
+
+		params.LastEventID = &LastEventID
+
+	}
+
+	handler := http.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		siw.Handler.StreamExecution(w, r, sandbox, execution, params)
+	}))
+
+	for _, middleware := range siw.HandlerMiddlewares {
+		handler = middleware(handler)
+	}
+
+	handler.ServeHTTP(w, r)
+}
+
+// OpenTerminal operation middleware
+func (siw *ServerInterfaceWrapper) OpenTerminal(w http.ResponseWriter, r *http.Request) {
+
+	var err error
+	_ = err
+
+	// ------------- Path parameter "sandbox" -------------
+	var sandbox SandboxID
+
+	err = runtime.BindStyledParameterWithOptions("simple", "sandbox", r.PathValue("sandbox"), &sandbox, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationPath, Explode: false, Required: true, Type: "string", Format: "", ValueIsUnescaped: true})
+	if err != nil {
+		siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "sandbox", Err: err})
+		return
+	}
+
+	// ------------- Path parameter "execution" -------------
+	var execution ExecutionID
+
+	err = runtime.BindStyledParameterWithOptions("simple", "execution", r.PathValue("execution"), &execution, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationPath, Explode: false, Required: true, Type: "string", Format: "", ValueIsUnescaped: true})
+	if err != nil {
+		siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "execution", Err: err})
+		return
+	}
+
+	// Parameter object where we will unmarshal all parameters from the context
+	var params OpenTerminalParams
+
+	// ------------- Optional query parameter "after" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "after", r.URL.Query(), &params.After, runtime.BindQueryParameterOptions{Type: "integer", Format: "int64"})
+	if err != nil {
+		var requiredError *runtime.RequiredParameterError
+		if errors.As(err, &requiredError) {
+			siw.ErrorHandlerFunc(w, r, &RequiredParamError{ParamName: "after"})
+		} else {
+			siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "after", Err: err})
+		}
+		return
+	}
+
+	// ------------- Optional query parameter "tail" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "tail", r.URL.Query(), &params.Tail, runtime.BindQueryParameterOptions{Type: "integer", Format: ""})
+	if err != nil {
+		var requiredError *runtime.RequiredParameterError
+		if errors.As(err, &requiredError) {
+			siw.ErrorHandlerFunc(w, r, &RequiredParamError{ParamName: "tail"})
+		} else {
+			siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "tail", Err: err})
+		}
+		return
+	}
+
+	handler := http.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		siw.Handler.OpenTerminal(w, r, sandbox, execution, params)
+	}))
+
+	for _, middleware := range siw.HandlerMiddlewares {
+		handler = middleware(handler)
+	}
+
+	handler.ServeHTTP(w, r)
+}
+
 // ExtendSandbox operation middleware
 func (siw *ServerInterfaceWrapper) ExtendSandbox(w http.ResponseWriter, r *http.Request) {
 
@@ -1720,6 +2649,20 @@ func (siw *ServerInterfaceWrapper) TouchSandbox(w http.ResponseWriter, r *http.R
 	handler.ServeHTTP(w, r)
 }
 
+// CreateTicket operation middleware
+func (siw *ServerInterfaceWrapper) CreateTicket(w http.ResponseWriter, r *http.Request) {
+
+	handler := http.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		siw.Handler.CreateTicket(w, r)
+	}))
+
+	for _, middleware := range siw.HandlerMiddlewares {
+		handler = middleware(handler)
+	}
+
+	handler.ServeHTTP(w, r)
+}
+
 type UnescapedCookieParamError struct {
 	ParamName string
 	Err       error
@@ -1849,6 +2792,12 @@ func HandlerWithOptions(si ServerInterface, options StdHTTPServerOptions) http.H
 	m.HandleFunc(http.MethodGet+" "+options.BaseURL+"/v1/sandboxes/{sandbox}/executions", wrapper.ListExecutions)
 	m.HandleFunc(http.MethodPost+" "+options.BaseURL+"/v1/sandboxes/{sandbox}/executions", wrapper.CreateExecution)
 	m.HandleFunc(http.MethodGet+" "+options.BaseURL+"/v1/sandboxes/{sandbox}/executions/{execution}", wrapper.GetExecution)
+	m.HandleFunc(http.MethodPost+" "+options.BaseURL+"/v1/sandboxes/{sandbox}/executions/{execution}/cancel", wrapper.CancelExecution)
+	m.HandleFunc(http.MethodPost+" "+options.BaseURL+"/v1/sandboxes/{sandbox}/executions/{execution}/stdin", wrapper.WriteExecutionStdin)
+	m.HandleFunc(http.MethodPost+" "+options.BaseURL+"/v1/sandboxes/{sandbox}/executions/{execution}/resize", wrapper.ResizeExecution)
+	m.HandleFunc(http.MethodGet+" "+options.BaseURL+"/v1/sandboxes/{sandbox}/executions/{execution}/stream", wrapper.StreamExecution)
+	m.HandleFunc(http.MethodGet+" "+options.BaseURL+"/v1/sandboxes/{sandbox}/executions/{execution}/terminal", wrapper.OpenTerminal)
+	m.HandleFunc(http.MethodPost+" "+options.BaseURL+"/v1/tickets", wrapper.CreateTicket)
 	m.HandleFunc(http.MethodGet+" "+options.BaseURL+"/v1/sandboxes/{sandbox}/files", wrapper.ReadFile)
 	m.HandleFunc(http.MethodPost+" "+options.BaseURL+"/v1/sandboxes/{sandbox}/files", wrapper.WriteFile)
 	m.HandleFunc(http.MethodPut+" "+options.BaseURL+"/v1/sandboxes/{sandbox}/files/content", wrapper.WriteFileContent)
@@ -1888,6 +2837,15 @@ type ConflictJSONResponse struct {
 	Headers ConflictResponseHeaders
 }
 
+type ForbiddenResponseHeaders struct {
+	RequestID *string
+}
+type ForbiddenJSONResponse struct {
+	Body ErrorReply
+
+	Headers ForbiddenResponseHeaders
+}
+
 type GuestDiskFullResponseHeaders struct {
 	RequestID *string
 }
@@ -1923,6 +2881,16 @@ type NotFoundJSONResponse struct {
 	Body ErrorReply
 
 	Headers NotFoundResponseHeaders
+}
+
+type RateLimitedResponseHeaders struct {
+	RequestID  *string
+	RetryAfter *int
+}
+type RateLimitedJSONResponse struct {
+	Body ErrorReply
+
+	Headers RateLimitedResponseHeaders
 }
 
 type SpecificationApplicationYamlResponse struct {
@@ -3177,6 +4145,831 @@ func (response GetExecution503JSONResponse) VisitGetExecutionResponse(w http.Res
 	return err
 }
 
+type CancelExecutionRequestObject struct {
+	Sandbox   SandboxID   `json:"sandbox"`
+	Execution ExecutionID `json:"execution"`
+	Body      *CancelExecutionJSONRequestBody
+}
+
+type CancelExecutionResponseObject interface {
+	VisitCancelExecutionResponse(w http.ResponseWriter) error
+}
+
+type CancelExecution200JSONResponse Execution
+
+func (response CancelExecution200JSONResponse) VisitCancelExecutionResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/json")
+	w.WriteHeader(200)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type CancelExecution400JSONResponse struct{ BadRequestJSONResponse }
+
+func (response CancelExecution400JSONResponse) VisitCancelExecutionResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response.Body); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/json")
+	if response.Headers.RequestID != nil {
+		w.Header().Set("Request-Id", fmt.Sprint(*response.Headers.RequestID))
+	}
+	w.WriteHeader(400)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type CancelExecution401JSONResponse struct{ UnauthenticatedJSONResponse }
+
+func (response CancelExecution401JSONResponse) VisitCancelExecutionResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response.Body); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/json")
+	if response.Headers.RequestID != nil {
+		w.Header().Set("Request-Id", fmt.Sprint(*response.Headers.RequestID))
+	}
+	if response.Headers.WWWAuthenticate != nil {
+		w.Header().Set("WWW-Authenticate", fmt.Sprint(*response.Headers.WWWAuthenticate))
+	}
+	w.WriteHeader(401)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type CancelExecution404JSONResponse struct{ NotFoundJSONResponse }
+
+func (response CancelExecution404JSONResponse) VisitCancelExecutionResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response.Body); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/json")
+	if response.Headers.Allow != nil {
+		w.Header().Set("Allow", fmt.Sprint(*response.Headers.Allow))
+	}
+	if response.Headers.RequestID != nil {
+		w.Header().Set("Request-Id", fmt.Sprint(*response.Headers.RequestID))
+	}
+	w.WriteHeader(404)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type CancelExecution409JSONResponse struct{ ConflictJSONResponse }
+
+func (response CancelExecution409JSONResponse) VisitCancelExecutionResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response.Body); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/json")
+	if response.Headers.RequestID != nil {
+		w.Header().Set("Request-Id", fmt.Sprint(*response.Headers.RequestID))
+	}
+	w.WriteHeader(409)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type CancelExecution413JSONResponse struct{ TooLargeJSONResponse }
+
+func (response CancelExecution413JSONResponse) VisitCancelExecutionResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response.Body); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/json")
+	if response.Headers.RequestID != nil {
+		w.Header().Set("Request-Id", fmt.Sprint(*response.Headers.RequestID))
+	}
+	w.WriteHeader(413)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type CancelExecution500JSONResponse struct{ InternalErrorJSONResponse }
+
+func (response CancelExecution500JSONResponse) VisitCancelExecutionResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response.Body); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/json")
+	if response.Headers.RequestID != nil {
+		w.Header().Set("Request-Id", fmt.Sprint(*response.Headers.RequestID))
+	}
+	w.WriteHeader(500)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type CancelExecution502JSONResponse struct{ GuestUnreachableJSONResponse }
+
+func (response CancelExecution502JSONResponse) VisitCancelExecutionResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response.Body); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/json")
+	if response.Headers.RequestID != nil {
+		w.Header().Set("Request-Id", fmt.Sprint(*response.Headers.RequestID))
+	}
+	w.WriteHeader(502)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type CancelExecution503JSONResponse struct{ UnavailableJSONResponse }
+
+func (response CancelExecution503JSONResponse) VisitCancelExecutionResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response.Body); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/json")
+	if response.Headers.RequestID != nil {
+		w.Header().Set("Request-Id", fmt.Sprint(*response.Headers.RequestID))
+	}
+	if response.Headers.RetryAfter != nil {
+		w.Header().Set("Retry-After", fmt.Sprint(*response.Headers.RetryAfter))
+	}
+	w.WriteHeader(503)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type ResizeExecutionRequestObject struct {
+	Sandbox   SandboxID   `json:"sandbox"`
+	Execution ExecutionID `json:"execution"`
+	Body      *ResizeExecutionJSONRequestBody
+}
+
+type ResizeExecutionResponseObject interface {
+	VisitResizeExecutionResponse(w http.ResponseWriter) error
+}
+
+type ResizeExecution200JSONResponse Execution
+
+func (response ResizeExecution200JSONResponse) VisitResizeExecutionResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/json")
+	w.WriteHeader(200)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type ResizeExecution400JSONResponse struct{ BadRequestJSONResponse }
+
+func (response ResizeExecution400JSONResponse) VisitResizeExecutionResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response.Body); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/json")
+	if response.Headers.RequestID != nil {
+		w.Header().Set("Request-Id", fmt.Sprint(*response.Headers.RequestID))
+	}
+	w.WriteHeader(400)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type ResizeExecution401JSONResponse struct{ UnauthenticatedJSONResponse }
+
+func (response ResizeExecution401JSONResponse) VisitResizeExecutionResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response.Body); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/json")
+	if response.Headers.RequestID != nil {
+		w.Header().Set("Request-Id", fmt.Sprint(*response.Headers.RequestID))
+	}
+	if response.Headers.WWWAuthenticate != nil {
+		w.Header().Set("WWW-Authenticate", fmt.Sprint(*response.Headers.WWWAuthenticate))
+	}
+	w.WriteHeader(401)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type ResizeExecution404JSONResponse struct{ NotFoundJSONResponse }
+
+func (response ResizeExecution404JSONResponse) VisitResizeExecutionResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response.Body); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/json")
+	if response.Headers.Allow != nil {
+		w.Header().Set("Allow", fmt.Sprint(*response.Headers.Allow))
+	}
+	if response.Headers.RequestID != nil {
+		w.Header().Set("Request-Id", fmt.Sprint(*response.Headers.RequestID))
+	}
+	w.WriteHeader(404)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type ResizeExecution409JSONResponse struct{ ConflictJSONResponse }
+
+func (response ResizeExecution409JSONResponse) VisitResizeExecutionResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response.Body); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/json")
+	if response.Headers.RequestID != nil {
+		w.Header().Set("Request-Id", fmt.Sprint(*response.Headers.RequestID))
+	}
+	w.WriteHeader(409)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type ResizeExecution413JSONResponse struct{ TooLargeJSONResponse }
+
+func (response ResizeExecution413JSONResponse) VisitResizeExecutionResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response.Body); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/json")
+	if response.Headers.RequestID != nil {
+		w.Header().Set("Request-Id", fmt.Sprint(*response.Headers.RequestID))
+	}
+	w.WriteHeader(413)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type ResizeExecution500JSONResponse struct{ InternalErrorJSONResponse }
+
+func (response ResizeExecution500JSONResponse) VisitResizeExecutionResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response.Body); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/json")
+	if response.Headers.RequestID != nil {
+		w.Header().Set("Request-Id", fmt.Sprint(*response.Headers.RequestID))
+	}
+	w.WriteHeader(500)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type ResizeExecution502JSONResponse struct{ GuestUnreachableJSONResponse }
+
+func (response ResizeExecution502JSONResponse) VisitResizeExecutionResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response.Body); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/json")
+	if response.Headers.RequestID != nil {
+		w.Header().Set("Request-Id", fmt.Sprint(*response.Headers.RequestID))
+	}
+	w.WriteHeader(502)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type ResizeExecution503JSONResponse struct{ UnavailableJSONResponse }
+
+func (response ResizeExecution503JSONResponse) VisitResizeExecutionResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response.Body); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/json")
+	if response.Headers.RequestID != nil {
+		w.Header().Set("Request-Id", fmt.Sprint(*response.Headers.RequestID))
+	}
+	if response.Headers.RetryAfter != nil {
+		w.Header().Set("Retry-After", fmt.Sprint(*response.Headers.RetryAfter))
+	}
+	w.WriteHeader(503)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type WriteExecutionStdinRequestObject struct {
+	Sandbox   SandboxID   `json:"sandbox"`
+	Execution ExecutionID `json:"execution"`
+	Body      *WriteExecutionStdinJSONRequestBody
+}
+
+type WriteExecutionStdinResponseObject interface {
+	VisitWriteExecutionStdinResponse(w http.ResponseWriter) error
+}
+
+type WriteExecutionStdin200JSONResponse ExecutionStdin
+
+func (response WriteExecutionStdin200JSONResponse) VisitWriteExecutionStdinResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/json")
+	w.WriteHeader(200)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type WriteExecutionStdin400JSONResponse struct{ BadRequestJSONResponse }
+
+func (response WriteExecutionStdin400JSONResponse) VisitWriteExecutionStdinResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response.Body); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/json")
+	if response.Headers.RequestID != nil {
+		w.Header().Set("Request-Id", fmt.Sprint(*response.Headers.RequestID))
+	}
+	w.WriteHeader(400)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type WriteExecutionStdin401JSONResponse struct{ UnauthenticatedJSONResponse }
+
+func (response WriteExecutionStdin401JSONResponse) VisitWriteExecutionStdinResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response.Body); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/json")
+	if response.Headers.RequestID != nil {
+		w.Header().Set("Request-Id", fmt.Sprint(*response.Headers.RequestID))
+	}
+	if response.Headers.WWWAuthenticate != nil {
+		w.Header().Set("WWW-Authenticate", fmt.Sprint(*response.Headers.WWWAuthenticate))
+	}
+	w.WriteHeader(401)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type WriteExecutionStdin404JSONResponse struct{ NotFoundJSONResponse }
+
+func (response WriteExecutionStdin404JSONResponse) VisitWriteExecutionStdinResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response.Body); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/json")
+	if response.Headers.Allow != nil {
+		w.Header().Set("Allow", fmt.Sprint(*response.Headers.Allow))
+	}
+	if response.Headers.RequestID != nil {
+		w.Header().Set("Request-Id", fmt.Sprint(*response.Headers.RequestID))
+	}
+	w.WriteHeader(404)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type WriteExecutionStdin409JSONResponse struct{ ConflictJSONResponse }
+
+func (response WriteExecutionStdin409JSONResponse) VisitWriteExecutionStdinResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response.Body); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/json")
+	if response.Headers.RequestID != nil {
+		w.Header().Set("Request-Id", fmt.Sprint(*response.Headers.RequestID))
+	}
+	w.WriteHeader(409)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type WriteExecutionStdin413JSONResponse struct{ TooLargeJSONResponse }
+
+func (response WriteExecutionStdin413JSONResponse) VisitWriteExecutionStdinResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response.Body); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/json")
+	if response.Headers.RequestID != nil {
+		w.Header().Set("Request-Id", fmt.Sprint(*response.Headers.RequestID))
+	}
+	w.WriteHeader(413)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type WriteExecutionStdin500JSONResponse struct{ InternalErrorJSONResponse }
+
+func (response WriteExecutionStdin500JSONResponse) VisitWriteExecutionStdinResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response.Body); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/json")
+	if response.Headers.RequestID != nil {
+		w.Header().Set("Request-Id", fmt.Sprint(*response.Headers.RequestID))
+	}
+	w.WriteHeader(500)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type WriteExecutionStdin502JSONResponse struct{ GuestUnreachableJSONResponse }
+
+func (response WriteExecutionStdin502JSONResponse) VisitWriteExecutionStdinResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response.Body); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/json")
+	if response.Headers.RequestID != nil {
+		w.Header().Set("Request-Id", fmt.Sprint(*response.Headers.RequestID))
+	}
+	w.WriteHeader(502)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type WriteExecutionStdin503JSONResponse struct{ UnavailableJSONResponse }
+
+func (response WriteExecutionStdin503JSONResponse) VisitWriteExecutionStdinResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response.Body); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/json")
+	if response.Headers.RequestID != nil {
+		w.Header().Set("Request-Id", fmt.Sprint(*response.Headers.RequestID))
+	}
+	if response.Headers.RetryAfter != nil {
+		w.Header().Set("Retry-After", fmt.Sprint(*response.Headers.RetryAfter))
+	}
+	w.WriteHeader(503)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type StreamExecutionRequestObject struct {
+	Sandbox   SandboxID   `json:"sandbox"`
+	Execution ExecutionID `json:"execution"`
+	Params    StreamExecutionParams
+}
+
+type StreamExecutionResponseObject interface {
+	VisitStreamExecutionResponse(w http.ResponseWriter) error
+}
+
+type StreamExecution200ResponseHeaders struct {
+	CacheControl *string
+}
+
+type StreamExecution200TextEventStreamResponse struct {
+	Body          io.Reader
+	Headers       StreamExecution200ResponseHeaders
+	ContentLength int64
+}
+
+func (response StreamExecution200TextEventStreamResponse) VisitStreamExecutionResponse(w http.ResponseWriter) error {
+
+	w.Header().Set("Content-Type", "text/event-stream")
+	if response.ContentLength != 0 {
+		w.Header().Set("Content-Length", fmt.Sprint(response.ContentLength))
+	}
+	if response.Headers.CacheControl != nil {
+		w.Header().Set("Cache-Control", fmt.Sprint(*response.Headers.CacheControl))
+	}
+	w.WriteHeader(200)
+
+	if closer, ok := response.Body.(io.ReadCloser); ok {
+		defer closer.Close()
+	}
+	flusher, ok := w.(http.Flusher)
+	if !ok {
+		// If w doesn't support flushing, fall back to io.Copy.
+		_, err := io.Copy(w, response.Body)
+		return err
+	}
+	// text/event-stream messages are typically small; use a
+	// modest buffer and flush after each chunk so clients see
+	// events immediately instead of waiting on OS buffering.
+	buf := make([]byte, 4096)
+	for {
+		n, err := response.Body.Read(buf)
+		if n > 0 {
+			if _, writeErr := w.Write(buf[:n]); writeErr != nil {
+				return writeErr
+			}
+			flusher.Flush()
+		}
+		if err != nil {
+			if err == io.EOF {
+				return nil
+			}
+			return err
+		}
+	}
+}
+
+type StreamExecution400JSONResponse struct{ BadRequestJSONResponse }
+
+func (response StreamExecution400JSONResponse) VisitStreamExecutionResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response.Body); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/json")
+	if response.Headers.RequestID != nil {
+		w.Header().Set("Request-Id", fmt.Sprint(*response.Headers.RequestID))
+	}
+	w.WriteHeader(400)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type StreamExecution401JSONResponse struct{ UnauthenticatedJSONResponse }
+
+func (response StreamExecution401JSONResponse) VisitStreamExecutionResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response.Body); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/json")
+	if response.Headers.RequestID != nil {
+		w.Header().Set("Request-Id", fmt.Sprint(*response.Headers.RequestID))
+	}
+	if response.Headers.WWWAuthenticate != nil {
+		w.Header().Set("WWW-Authenticate", fmt.Sprint(*response.Headers.WWWAuthenticate))
+	}
+	w.WriteHeader(401)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type StreamExecution404JSONResponse struct{ NotFoundJSONResponse }
+
+func (response StreamExecution404JSONResponse) VisitStreamExecutionResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response.Body); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/json")
+	if response.Headers.Allow != nil {
+		w.Header().Set("Allow", fmt.Sprint(*response.Headers.Allow))
+	}
+	if response.Headers.RequestID != nil {
+		w.Header().Set("Request-Id", fmt.Sprint(*response.Headers.RequestID))
+	}
+	w.WriteHeader(404)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type StreamExecution500JSONResponse struct{ InternalErrorJSONResponse }
+
+func (response StreamExecution500JSONResponse) VisitStreamExecutionResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response.Body); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/json")
+	if response.Headers.RequestID != nil {
+		w.Header().Set("Request-Id", fmt.Sprint(*response.Headers.RequestID))
+	}
+	w.WriteHeader(500)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type StreamExecution503JSONResponse struct{ UnavailableJSONResponse }
+
+func (response StreamExecution503JSONResponse) VisitStreamExecutionResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response.Body); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/json")
+	if response.Headers.RequestID != nil {
+		w.Header().Set("Request-Id", fmt.Sprint(*response.Headers.RequestID))
+	}
+	if response.Headers.RetryAfter != nil {
+		w.Header().Set("Retry-After", fmt.Sprint(*response.Headers.RetryAfter))
+	}
+	w.WriteHeader(503)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type OpenTerminalRequestObject struct {
+	Sandbox   SandboxID   `json:"sandbox"`
+	Execution ExecutionID `json:"execution"`
+	Params    OpenTerminalParams
+}
+
+type OpenTerminalResponseObject interface {
+	VisitOpenTerminalResponse(w http.ResponseWriter) error
+}
+
+type OpenTerminal101Response struct {
+}
+
+func (response OpenTerminal101Response) VisitOpenTerminalResponse(w http.ResponseWriter) error {
+	w.WriteHeader(101)
+	return nil
+}
+
+type OpenTerminal400JSONResponse struct{ BadRequestJSONResponse }
+
+func (response OpenTerminal400JSONResponse) VisitOpenTerminalResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response.Body); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/json")
+	if response.Headers.RequestID != nil {
+		w.Header().Set("Request-Id", fmt.Sprint(*response.Headers.RequestID))
+	}
+	w.WriteHeader(400)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type OpenTerminal401JSONResponse struct{ UnauthenticatedJSONResponse }
+
+func (response OpenTerminal401JSONResponse) VisitOpenTerminalResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response.Body); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/json")
+	if response.Headers.RequestID != nil {
+		w.Header().Set("Request-Id", fmt.Sprint(*response.Headers.RequestID))
+	}
+	if response.Headers.WWWAuthenticate != nil {
+		w.Header().Set("WWW-Authenticate", fmt.Sprint(*response.Headers.WWWAuthenticate))
+	}
+	w.WriteHeader(401)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type OpenTerminal403JSONResponse struct{ ForbiddenJSONResponse }
+
+func (response OpenTerminal403JSONResponse) VisitOpenTerminalResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response.Body); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/json")
+	if response.Headers.RequestID != nil {
+		w.Header().Set("Request-Id", fmt.Sprint(*response.Headers.RequestID))
+	}
+	w.WriteHeader(403)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type OpenTerminal404JSONResponse struct{ NotFoundJSONResponse }
+
+func (response OpenTerminal404JSONResponse) VisitOpenTerminalResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response.Body); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/json")
+	if response.Headers.Allow != nil {
+		w.Header().Set("Allow", fmt.Sprint(*response.Headers.Allow))
+	}
+	if response.Headers.RequestID != nil {
+		w.Header().Set("Request-Id", fmt.Sprint(*response.Headers.RequestID))
+	}
+	w.WriteHeader(404)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type OpenTerminal409JSONResponse struct{ ConflictJSONResponse }
+
+func (response OpenTerminal409JSONResponse) VisitOpenTerminalResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response.Body); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/json")
+	if response.Headers.RequestID != nil {
+		w.Header().Set("Request-Id", fmt.Sprint(*response.Headers.RequestID))
+	}
+	w.WriteHeader(409)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type OpenTerminal500JSONResponse struct{ InternalErrorJSONResponse }
+
+func (response OpenTerminal500JSONResponse) VisitOpenTerminalResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response.Body); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/json")
+	if response.Headers.RequestID != nil {
+		w.Header().Set("Request-Id", fmt.Sprint(*response.Headers.RequestID))
+	}
+	w.WriteHeader(500)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type OpenTerminal502JSONResponse struct{ GuestUnreachableJSONResponse }
+
+func (response OpenTerminal502JSONResponse) VisitOpenTerminalResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response.Body); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/json")
+	if response.Headers.RequestID != nil {
+		w.Header().Set("Request-Id", fmt.Sprint(*response.Headers.RequestID))
+	}
+	w.WriteHeader(502)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type OpenTerminal503JSONResponse struct{ UnavailableJSONResponse }
+
+func (response OpenTerminal503JSONResponse) VisitOpenTerminalResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response.Body); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/json")
+	if response.Headers.RequestID != nil {
+		w.Header().Set("Request-Id", fmt.Sprint(*response.Headers.RequestID))
+	}
+	if response.Headers.RetryAfter != nil {
+		w.Header().Set("Retry-After", fmt.Sprint(*response.Headers.RetryAfter))
+	}
+	w.WriteHeader(503)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
 type ExtendSandboxRequestObject struct {
 	Sandbox SandboxID `json:"sandbox"`
 	Body    *ExtendSandboxJSONRequestBody
@@ -3989,6 +5782,149 @@ func (response TouchSandbox503JSONResponse) VisitTouchSandboxResponse(w http.Res
 	return err
 }
 
+type CreateTicketRequestObject struct {
+	Body *CreateTicketJSONRequestBody
+}
+
+type CreateTicketResponseObject interface {
+	VisitCreateTicketResponse(w http.ResponseWriter) error
+}
+
+type CreateTicket201ResponseHeaders struct {
+	CacheControl *string
+}
+
+type CreateTicket201JSONResponse struct {
+	Body    Ticket
+	Headers CreateTicket201ResponseHeaders
+}
+
+func (response CreateTicket201JSONResponse) VisitCreateTicketResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response.Body); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/json")
+	if response.Headers.CacheControl != nil {
+		w.Header().Set("Cache-Control", fmt.Sprint(*response.Headers.CacheControl))
+	}
+	w.WriteHeader(201)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type CreateTicket400JSONResponse struct{ BadRequestJSONResponse }
+
+func (response CreateTicket400JSONResponse) VisitCreateTicketResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response.Body); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/json")
+	if response.Headers.RequestID != nil {
+		w.Header().Set("Request-Id", fmt.Sprint(*response.Headers.RequestID))
+	}
+	w.WriteHeader(400)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type CreateTicket401JSONResponse struct{ UnauthenticatedJSONResponse }
+
+func (response CreateTicket401JSONResponse) VisitCreateTicketResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response.Body); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/json")
+	if response.Headers.RequestID != nil {
+		w.Header().Set("Request-Id", fmt.Sprint(*response.Headers.RequestID))
+	}
+	if response.Headers.WWWAuthenticate != nil {
+		w.Header().Set("WWW-Authenticate", fmt.Sprint(*response.Headers.WWWAuthenticate))
+	}
+	w.WriteHeader(401)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type CreateTicket413JSONResponse struct{ TooLargeJSONResponse }
+
+func (response CreateTicket413JSONResponse) VisitCreateTicketResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response.Body); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/json")
+	if response.Headers.RequestID != nil {
+		w.Header().Set("Request-Id", fmt.Sprint(*response.Headers.RequestID))
+	}
+	w.WriteHeader(413)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type CreateTicket429JSONResponse struct{ RateLimitedJSONResponse }
+
+func (response CreateTicket429JSONResponse) VisitCreateTicketResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response.Body); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/json")
+	if response.Headers.RequestID != nil {
+		w.Header().Set("Request-Id", fmt.Sprint(*response.Headers.RequestID))
+	}
+	if response.Headers.RetryAfter != nil {
+		w.Header().Set("Retry-After", fmt.Sprint(*response.Headers.RetryAfter))
+	}
+	w.WriteHeader(429)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type CreateTicket500JSONResponse struct{ InternalErrorJSONResponse }
+
+func (response CreateTicket500JSONResponse) VisitCreateTicketResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response.Body); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/json")
+	if response.Headers.RequestID != nil {
+		w.Header().Set("Request-Id", fmt.Sprint(*response.Headers.RequestID))
+	}
+	w.WriteHeader(500)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type CreateTicket503JSONResponse struct{ UnavailableJSONResponse }
+
+func (response CreateTicket503JSONResponse) VisitCreateTicketResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response.Body); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/json")
+	if response.Headers.RequestID != nil {
+		w.Header().Set("Request-Id", fmt.Sprint(*response.Headers.RequestID))
+	}
+	if response.Headers.RetryAfter != nil {
+		w.Header().Set("Retry-After", fmt.Sprint(*response.Headers.RetryAfter))
+	}
+	w.WriteHeader(503)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
 // StrictServerInterface represents all server handlers.
 type StrictServerInterface interface {
 	// GetRootSpecification This file, at the root
@@ -4024,6 +5960,21 @@ type StrictServerInterface interface {
 	// GetExecution Get an execution, and wait for its end
 	// (GET /v1/sandboxes/{sandbox}/executions/{execution})
 	GetExecution(ctx context.Context, request GetExecutionRequestObject) (GetExecutionResponseObject, error)
+	// CancelExecution Cancel an execution
+	// (POST /v1/sandboxes/{sandbox}/executions/{execution}/cancel)
+	CancelExecution(ctx context.Context, request CancelExecutionRequestObject) (CancelExecutionResponseObject, error)
+	// ResizeExecution Resize an execution's terminal
+	// (POST /v1/sandboxes/{sandbox}/executions/{execution}/resize)
+	ResizeExecution(ctx context.Context, request ResizeExecutionRequestObject) (ResizeExecutionResponseObject, error)
+	// WriteExecutionStdin Send input to an execution
+	// (POST /v1/sandboxes/{sandbox}/executions/{execution}/stdin)
+	WriteExecutionStdin(ctx context.Context, request WriteExecutionStdinRequestObject) (WriteExecutionStdinResponseObject, error)
+	// StreamExecution Stream an execution's output
+	// (GET /v1/sandboxes/{sandbox}/executions/{execution}/stream)
+	StreamExecution(ctx context.Context, request StreamExecutionRequestObject) (StreamExecutionResponseObject, error)
+	// OpenTerminal Attach to an execution's terminal
+	// (GET /v1/sandboxes/{sandbox}/executions/{execution}/terminal)
+	OpenTerminal(ctx context.Context, request OpenTerminalRequestObject) (OpenTerminalResponseObject, error)
 	// ExtendSandbox Let a sandbox live longer
 	// (POST /v1/sandboxes/{sandbox}/extend)
 	ExtendSandbox(ctx context.Context, request ExtendSandboxRequestObject) (ExtendSandboxResponseObject, error)
@@ -4039,6 +5990,9 @@ type StrictServerInterface interface {
 	// TouchSandbox Keep a sandbox from idling
 	// (POST /v1/sandboxes/{sandbox}/touch)
 	TouchSandbox(ctx context.Context, request TouchSandboxRequestObject) (TouchSandboxResponseObject, error)
+	// CreateTicket Make a ticket
+	// (POST /v1/tickets)
+	CreateTicket(ctx context.Context, request CreateTicketRequestObject) (CreateTicketResponseObject, error)
 }
 
 type StrictHandlerFunc func(ctx context.Context, w http.ResponseWriter, r *http.Request, request any) (any, error)
@@ -4374,6 +6328,167 @@ func (sh *strictHandler) GetExecution(w http.ResponseWriter, r *http.Request, sa
 	}
 }
 
+// CancelExecution operation middleware
+func (sh *strictHandler) CancelExecution(w http.ResponseWriter, r *http.Request, sandbox SandboxID, execution ExecutionID) {
+	var request CancelExecutionRequestObject
+
+	request.Sandbox = sandbox
+	request.Execution = execution
+
+	var body CancelExecutionJSONRequestBody
+	if err := runtime.BindJSONBody(r, &body); err != nil {
+		if !errors.Is(err, io.EOF) {
+			sh.options.RequestErrorHandlerFunc(w, r, fmt.Errorf("can't decode JSON body: %w", err))
+			return
+		}
+	} else {
+		request.Body = &body
+	}
+
+	handler := func(ctx context.Context, w http.ResponseWriter, r *http.Request, request interface{}) (interface{}, error) {
+		return sh.ssi.CancelExecution(ctx, request.(CancelExecutionRequestObject))
+	}
+	for _, middleware := range sh.middlewares {
+		handler = middleware(handler, "CancelExecution")
+	}
+
+	response, err := handler(r.Context(), w, r, request)
+
+	if err != nil {
+		sh.options.ResponseErrorHandlerFunc(w, r, err)
+	} else if validResponse, ok := response.(CancelExecutionResponseObject); ok {
+		if err := validResponse.VisitCancelExecutionResponse(w); err != nil {
+			sh.options.ResponseErrorHandlerFunc(w, r, err)
+		}
+	} else if response != nil {
+		sh.options.ResponseErrorHandlerFunc(w, r, fmt.Errorf("unexpected response type: %T", response))
+	}
+}
+
+// ResizeExecution operation middleware
+func (sh *strictHandler) ResizeExecution(w http.ResponseWriter, r *http.Request, sandbox SandboxID, execution ExecutionID) {
+	var request ResizeExecutionRequestObject
+
+	request.Sandbox = sandbox
+	request.Execution = execution
+
+	var body ResizeExecutionJSONRequestBody
+	if err := runtime.BindJSONBody(r, &body); err != nil {
+		sh.options.RequestErrorHandlerFunc(w, r, fmt.Errorf("can't decode JSON body: %w", err))
+		return
+	}
+	request.Body = &body
+
+	handler := func(ctx context.Context, w http.ResponseWriter, r *http.Request, request interface{}) (interface{}, error) {
+		return sh.ssi.ResizeExecution(ctx, request.(ResizeExecutionRequestObject))
+	}
+	for _, middleware := range sh.middlewares {
+		handler = middleware(handler, "ResizeExecution")
+	}
+
+	response, err := handler(r.Context(), w, r, request)
+
+	if err != nil {
+		sh.options.ResponseErrorHandlerFunc(w, r, err)
+	} else if validResponse, ok := response.(ResizeExecutionResponseObject); ok {
+		if err := validResponse.VisitResizeExecutionResponse(w); err != nil {
+			sh.options.ResponseErrorHandlerFunc(w, r, err)
+		}
+	} else if response != nil {
+		sh.options.ResponseErrorHandlerFunc(w, r, fmt.Errorf("unexpected response type: %T", response))
+	}
+}
+
+// WriteExecutionStdin operation middleware
+func (sh *strictHandler) WriteExecutionStdin(w http.ResponseWriter, r *http.Request, sandbox SandboxID, execution ExecutionID) {
+	var request WriteExecutionStdinRequestObject
+
+	request.Sandbox = sandbox
+	request.Execution = execution
+
+	var body WriteExecutionStdinJSONRequestBody
+	if err := runtime.BindJSONBody(r, &body); err != nil {
+		sh.options.RequestErrorHandlerFunc(w, r, fmt.Errorf("can't decode JSON body: %w", err))
+		return
+	}
+	request.Body = &body
+
+	handler := func(ctx context.Context, w http.ResponseWriter, r *http.Request, request interface{}) (interface{}, error) {
+		return sh.ssi.WriteExecutionStdin(ctx, request.(WriteExecutionStdinRequestObject))
+	}
+	for _, middleware := range sh.middlewares {
+		handler = middleware(handler, "WriteExecutionStdin")
+	}
+
+	response, err := handler(r.Context(), w, r, request)
+
+	if err != nil {
+		sh.options.ResponseErrorHandlerFunc(w, r, err)
+	} else if validResponse, ok := response.(WriteExecutionStdinResponseObject); ok {
+		if err := validResponse.VisitWriteExecutionStdinResponse(w); err != nil {
+			sh.options.ResponseErrorHandlerFunc(w, r, err)
+		}
+	} else if response != nil {
+		sh.options.ResponseErrorHandlerFunc(w, r, fmt.Errorf("unexpected response type: %T", response))
+	}
+}
+
+// StreamExecution operation middleware
+func (sh *strictHandler) StreamExecution(w http.ResponseWriter, r *http.Request, sandbox SandboxID, execution ExecutionID, params StreamExecutionParams) {
+	var request StreamExecutionRequestObject
+
+	request.Sandbox = sandbox
+	request.Execution = execution
+	request.Params = params
+
+	handler := func(ctx context.Context, w http.ResponseWriter, r *http.Request, request interface{}) (interface{}, error) {
+		return sh.ssi.StreamExecution(ctx, request.(StreamExecutionRequestObject))
+	}
+	for _, middleware := range sh.middlewares {
+		handler = middleware(handler, "StreamExecution")
+	}
+
+	response, err := handler(r.Context(), w, r, request)
+
+	if err != nil {
+		sh.options.ResponseErrorHandlerFunc(w, r, err)
+	} else if validResponse, ok := response.(StreamExecutionResponseObject); ok {
+		if err := validResponse.VisitStreamExecutionResponse(w); err != nil {
+			sh.options.ResponseErrorHandlerFunc(w, r, err)
+		}
+	} else if response != nil {
+		sh.options.ResponseErrorHandlerFunc(w, r, fmt.Errorf("unexpected response type: %T", response))
+	}
+}
+
+// OpenTerminal operation middleware
+func (sh *strictHandler) OpenTerminal(w http.ResponseWriter, r *http.Request, sandbox SandboxID, execution ExecutionID, params OpenTerminalParams) {
+	var request OpenTerminalRequestObject
+
+	request.Sandbox = sandbox
+	request.Execution = execution
+	request.Params = params
+
+	handler := func(ctx context.Context, w http.ResponseWriter, r *http.Request, request interface{}) (interface{}, error) {
+		return sh.ssi.OpenTerminal(ctx, request.(OpenTerminalRequestObject))
+	}
+	for _, middleware := range sh.middlewares {
+		handler = middleware(handler, "OpenTerminal")
+	}
+
+	response, err := handler(r.Context(), w, r, request)
+
+	if err != nil {
+		sh.options.ResponseErrorHandlerFunc(w, r, err)
+	} else if validResponse, ok := response.(OpenTerminalResponseObject); ok {
+		if err := validResponse.VisitOpenTerminalResponse(w); err != nil {
+			sh.options.ResponseErrorHandlerFunc(w, r, err)
+		}
+	} else if response != nil {
+		sh.options.ResponseErrorHandlerFunc(w, r, fmt.Errorf("unexpected response type: %T", response))
+	}
+}
+
 // ExtendSandbox operation middleware
 func (sh *strictHandler) ExtendSandbox(w http.ResponseWriter, r *http.Request, sandbox SandboxID) {
 	var request ExtendSandboxRequestObject
@@ -4515,6 +6630,37 @@ func (sh *strictHandler) TouchSandbox(w http.ResponseWriter, r *http.Request, sa
 		sh.options.ResponseErrorHandlerFunc(w, r, err)
 	} else if validResponse, ok := response.(TouchSandboxResponseObject); ok {
 		if err := validResponse.VisitTouchSandboxResponse(w); err != nil {
+			sh.options.ResponseErrorHandlerFunc(w, r, err)
+		}
+	} else if response != nil {
+		sh.options.ResponseErrorHandlerFunc(w, r, fmt.Errorf("unexpected response type: %T", response))
+	}
+}
+
+// CreateTicket operation middleware
+func (sh *strictHandler) CreateTicket(w http.ResponseWriter, r *http.Request) {
+	var request CreateTicketRequestObject
+
+	var body CreateTicketJSONRequestBody
+	if err := runtime.BindJSONBody(r, &body); err != nil {
+		sh.options.RequestErrorHandlerFunc(w, r, fmt.Errorf("can't decode JSON body: %w", err))
+		return
+	}
+	request.Body = &body
+
+	handler := func(ctx context.Context, w http.ResponseWriter, r *http.Request, request interface{}) (interface{}, error) {
+		return sh.ssi.CreateTicket(ctx, request.(CreateTicketRequestObject))
+	}
+	for _, middleware := range sh.middlewares {
+		handler = middleware(handler, "CreateTicket")
+	}
+
+	response, err := handler(r.Context(), w, r, request)
+
+	if err != nil {
+		sh.options.ResponseErrorHandlerFunc(w, r, err)
+	} else if validResponse, ok := response.(CreateTicketResponseObject); ok {
+		if err := validResponse.VisitCreateTicketResponse(w); err != nil {
 			sh.options.ResponseErrorHandlerFunc(w, r, err)
 		}
 	} else if response != nil {
