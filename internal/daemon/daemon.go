@@ -94,14 +94,14 @@ func Run(ctx context.Context, c Config, hangup <-chan os.Signal, reload Reload) 
 	}
 	executions := execution.New(execution.Config{
 		Store: store, Sandboxes: sandboxes, Dir: filepath.Join(c.StateDir, "executions"), Logger: c.Logger,
-		AgentTimeout: c.AgentTimeout, KillTimeout: c.KillTimeout, KeepBytes: int64(c.OutputMiB) << 20, Uptime: uptime,
+		AgentTimeout: c.AgentTimeout, KillTimeout: c.KillTimeout, KeepBytes: int64(c.OutputMiB) << 20, KeepSandboxBytes: int64(c.BoxOutputMiB) << 20, Uptime: uptime,
 	})
 	keys := httpapi.NewKeyRing(keyStore{store})
 	if err := firstKey(ctx, store, keys, c.StateDir); err != nil {
 		return err
 	}
 	handler, err := httpapi.New(httpapi.Config{
-		Sandboxes: sandboxes, Executions: executions, Files: sandbox.NewFiles(sandboxes), Images: images,
+		Sandboxes: sandboxes, Executions: executions, Attached: httpapi.Attach(executions), Files: sandbox.NewFiles(sandboxes), Images: images,
 		Keys: keys, Version: c.Version, Logger: c.Logger, MaxBodyBytes: c.MaxBodyBytes,
 	})
 	if err != nil {
