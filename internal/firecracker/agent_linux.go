@@ -38,13 +38,14 @@ func (v *VMM) Client(host string) *guestwire.Client {
 	}
 	// The transport detaches a dial from its request, so it gets an end of its own.
 	life, cancel := context.WithCancel(context.Background())
+	guest := newVsock(func(ctx context.Context) (net.Conn, error) { return v.dialJail(ctx, host, vsockName) }, guestwire.AgentPort)
 	transport := &http.Transport{
 		DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
 			ctx, stop := context.WithTimeout(ctx, vsockWait)
 			defer stop()
 			defer context.AfterFunc(life, stop)()
 			v.noteCall(host)
-			return dialVsock(ctx, func(ctx context.Context) (net.Conn, error) { return v.dialJail(ctx, host, vsockName) }, guestwire.AgentPort)
+			return guest.connect(ctx)
 		},
 		MaxConnsPerHost:        agentConns,
 		MaxIdleConnsPerHost:    agentIdle,

@@ -12,11 +12,40 @@ import (
 )
 
 const (
-	vsockWait  = 20 * time.Second      // for a connection to a guest's port, all tries
-	vsockTry   = 5 * time.Second       // for one try: silence is one form of failure
-	vsockEvery = 10 * time.Millisecond // between two tries
-	maxOK      = 32                    // bytes of the line "OK <port>"
+	vsockWait  = 20 * time.Second       // for a connection to a guest's port, all tries
+	vsockTry   = 5 * time.Second        // for one try: silence is one form of failure
+	vsockFirst = 10 * time.Millisecond  // between two tries, at least
+	vsockLast  = 250 * time.Millisecond // and at most
+	vsockShare = 4                      // in between, the part of the time so far: a guest that comes up is reached at most so much later
+	vsockDials = 8                      // connections to one guest that are made at once
+	maxOK      = 32                     // bytes of the line "OK <port>"
 )
+
+// vsock makes connections to one port of one guest. A guest that does not answer
+// (it may have ended its agent) costs its VMM and the host few tries, however many
+// callers want to reach it: with dials and pauses as they are, 32 a second.
+type vsock struct {
+	dial   func(context.Context) (net.Conn, error) // to Firecracker's socket
+	port   int
+	places chan struct{} // one for each connection in the making
+}
+
+func newVsock(dial func(context.Context) (net.Conn, error), port int) *vsock {
+	return &vsock{dial: dial, port: port, places: make(chan struct{}, vsockDials)}
+}
+
+// connect makes a connection, in its turn.
+func (v *vsock) connect(ctx context.Context) (net.Conn, error) {
+	select {
+	case v.places <- struct{}{}:
+		defer func() { <-v.places }()
+	case <-ctx.Done():
+	}
+	if ctx.Err() != nil { // a place that came with it is too late
+		return nil, fmt.Errorf("connect to guest port %d: %w (%d others were being made all the time)", v.port, context.Cause(ctx), vsockDials)
+	}
+	return dialVsock(ctx, v.dial, v.port)
+}
 
 // dialVsock connects to a port of a guest through Firecracker's socket
 // (docs/vsock.md there): "CONNECT <port>\n" in one write, "OK <n>\n" read byte
@@ -24,7 +53,7 @@ const (
 // a failure looks, so both are tried again until the context ends; any other
 // answer is an error at once.
 func dialVsock(ctx context.Context, dial func(context.Context) (net.Conn, error), port int) (net.Conn, error) {
-	for {
+	for began := time.Now(); ; {
 		conn, err := tryVsock(ctx, dial, port)
 		if err == nil {
 			return conn, nil
@@ -33,7 +62,7 @@ func dialVsock(ctx context.Context, dial func(context.Context) (net.Conn, error)
 		if !errors.As(err, &silent) {
 			return nil, fmt.Errorf("connect to guest port %d: %w", port, err)
 		}
-		wait := time.NewTimer(vsockEvery)
+		wait := time.NewTimer(min(max(time.Since(began)/vsockShare, vsockFirst), vsockLast))
 		select {
 		case <-ctx.Done():
 			wait.Stop()

@@ -6,6 +6,7 @@ import (
 	"io"
 	"net"
 	"strings"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -106,6 +107,119 @@ func TestVsockGivesUp(t *testing.T) {
 		})
 	}
 }
+
+// TestVsockTriesLessAndLess: a guest without an agent is asked at growing pauses,
+// and one that comes back is reached soon.
+func TestVsockTriesLessAndLess(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var pauses []time.Duration
+		last := time.Now()
+		back := last.Add(24 * time.Hour)
+		dial := func(context.Context) (net.Conn, error) {
+			pauses, last = append(pauses, time.Since(last)), time.Now()
+			ours, theirs := net.Pipe()
+			answer := hangUp
+			if !time.Now().Before(back) {
+				answer = connect("OK 1\n")
+			}
+			go func() { defer func() { _ = theirs.Close() }(); answer(theirs) }()
+			return ours, nil
+		}
+		ctx, cancel := context.WithTimeout(t.Context(), vsockWait)
+		defer cancel()
+		if _, err := dialVsock(ctx, dial, 1024); err == nil {
+			t.Fatal("connected to nothing")
+		}
+		var sum time.Duration
+		for _, pause := range pauses {
+			if sum += pause; pause > max(vsockFirst, sum/vsockShare) || pause > vsockLast {
+				t.Errorf("a pause of %s after %s: a guest that comes up waits for it", pause, sum)
+			}
+		}
+		if len(pauses) > 110 { // it was one each 10 ms once
+			t.Errorf("%d tries in %s", len(pauses), vsockWait)
+		}
+		began := time.Now()
+		back = began.Add(10 * time.Second)
+		ctx, cancel = context.WithTimeout(t.Context(), vsockWait)
+		defer cancel()
+		conn, err := dialVsock(ctx, dial, 1024)
+		if took := time.Since(began); err != nil || took < 10*time.Second || took > 10*time.Second+vsockLast {
+			t.Fatalf("connected after %s: %v", took, err)
+		}
+		_ = conn.Close()
+		synctest.Wait()
+	})
+}
+
+// TestVsockBoundsDials: many callers of a silent guest hold few connections, those
+// that get no turn end with their contexts, and a guest that answers serves all.
+func TestVsockBoundsDials(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		dialed := &counted{}
+		serve := silent
+		v := newVsock(func(context.Context) (net.Conn, error) {
+			ours, theirs := net.Pipe()
+			go func() { defer func() { _ = theirs.Close() }(); serve(theirs) }()
+			return dialed.conn(ours), nil
+		}, 1024)
+		const callers = 200
+		ask := func() (failed int) {
+			results := make(chan error, callers)
+			ctx, cancel := context.WithTimeout(t.Context(), vsockWait)
+			defer cancel()
+			for range callers {
+				go func() {
+					conn, err := v.connect(ctx)
+					if err == nil {
+						_ = conn.Close()
+					}
+					results <- err
+				}()
+			}
+			for range callers {
+				if err := <-results; err != nil {
+					failed++
+				}
+			}
+			return failed
+		}
+		began := time.Now()
+		if failed := ask(); failed != callers || time.Since(began) != vsockWait {
+			t.Errorf("%d of %d failed after %s", failed, callers, time.Since(began))
+		}
+		if dialed.most != vsockDials || dialed.now != 0 || dialed.all > vsockDials*int(vsockWait/vsockTry) {
+			t.Errorf("%+v", dialed)
+		}
+		serve = connect("OK 1\n")
+		if failed := ask(); failed != 0 || dialed.now != 0 {
+			t.Errorf("%d failed with a guest that answers, %+v", failed, dialed)
+		}
+		synctest.Wait()
+	})
+}
+
+// counted counts connections.
+type counted struct {
+	mu             sync.Mutex
+	now, most, all int // guarded by mu
+}
+
+type countedConn struct {
+	net.Conn
+	close func()
+}
+
+func (c *counted) conn(inner net.Conn) net.Conn {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.now++
+	c.all++
+	c.most = max(c.most, c.now)
+	return countedConn{inner, sync.OnceFunc(func() { c.mu.Lock(); c.now--; c.mu.Unlock() })}
+}
+
+func (c countedConn) Close() error { c.close(); return c.Conn.Close() }
 
 func TestVsockWithoutDeviceFailsAtOnce(t *testing.T) {
 	gone := errors.New("no such jail")
