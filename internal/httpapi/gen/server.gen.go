@@ -473,6 +473,7 @@ const (
 	SandboxReasonAgentDied     SandboxReason = "agent_died"
 	SandboxReasonBootFailed    SandboxReason = "boot_failed"
 	SandboxReasonDeleted       SandboxReason = "deleted"
+	SandboxReasonHostOOM       SandboxReason = "host_oom"
 	SandboxReasonHostRestarted SandboxReason = "host_restarted"
 	SandboxReasonIdle          SandboxReason = "idle"
 	SandboxReasonTTL           SandboxReason = "ttl"
@@ -487,6 +488,8 @@ func (e SandboxReason) Valid() bool {
 	case SandboxReasonBootFailed:
 		return true
 	case SandboxReasonDeleted:
+		return true
+	case SandboxReasonHostOOM:
 		return true
 	case SandboxReasonHostRestarted:
 		return true
@@ -1336,8 +1339,9 @@ type SandboxList struct {
 
 // SandboxReason `deleted`: by a caller. `ttl`: its TTL ended. `idle`: it was not used for its idle time.
 // `boot_failed`: the microVM never became usable. `vm_died`: the microVM ended by itself.
-// `agent_died`: the agent inside went silent. `host_restarted`: the daemon came back and found
-// no microVM.
+// `host_oom`: the host was short of memory, or the microVM took more than it may have, and the
+// host's kernel ended it. `agent_died`: the agent inside went silent. `host_restarted`: the
+// daemon came back and found no microVM.
 //
 // Examples: ttl
 type SandboxReason string
