@@ -1,6 +1,7 @@
 package firecracker
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"os"
@@ -49,6 +50,12 @@ func (v *VMM) Exit(host string) (exit Exit, known bool) {
 		return Exit{}, false
 	}
 	return v.reap(host, i)
+}
+
+// GuestEnded is sandbox.VMM's.
+func (v *VMM) GuestEnded(_ context.Context, host string) (bool, error) {
+	exit, known := v.Exit(host)
+	return known && exit == Exit{}, nil
 }
 
 // reap collects the exit of a VMM, which became our child when its jailer ended.

@@ -23,6 +23,11 @@ func TestWhoEndedAVMM(t *testing.T) {
 		logged string
 	}{
 		{"a crash, or a kill -9", func(w *world, host string) { w.host.Die(host) }, sandbox.ReasonVMDied, 0, ""},
+		{"its guest, whose agent is gone", func(w *world, host string) { w.host.Reboot(host) }, sandbox.ReasonAgentDied, 0, ""},
+		{"its guest, which is not told", func(w *world, host string) {
+			w.host.Fail("vmm.ended", errors.New("injected"))
+			w.host.Reboot(host)
+		}, sandbox.ReasonVMDied, 0, "injected"},
 		{"the OOM killer", func(w *world, host string) { w.host.OOMKill(host) }, sandbox.ReasonHostOOM, 0, "OOM killer ended the VMM"},
 		{"the OOM killer, which is not told", func(w *world, host string) {
 			w.host.Fail("cgroup.oom", errors.New("injected"))

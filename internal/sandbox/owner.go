@@ -199,6 +199,13 @@ func (o *owner) died() Reason {
 		o.log.Error("the host's OOM killer ended the VMM", "mem_mib", o.sb.MemMiB)
 		return ReasonHostOOM
 	}
+	stopped, err := o.m.cfg.VMM.GuestEnded(ctx, o.plan.Host)
+	if err != nil {
+		o.log.Error("cannot tell whether the guest ended its VMM", "error", err)
+	}
+	if stopped {
+		return ReasonAgentDied
+	}
 	return ReasonVMDied
 }
 

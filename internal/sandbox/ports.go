@@ -63,6 +63,10 @@ type VMM interface {
 	// paused goes on, and a half-made snapshot in its jail is removed. Its
 	// exit code will not be known. When its VMM is gone it is ErrEnded.
 	Adopt(ctx context.Context, plan Plan) error
+	// GuestEnded reports whether a VMM, whose cgroup is empty, ended because its
+	// guest stopped or rebooted, as a guest does whose agent is gone. Of one
+	// that an earlier daemon started nobody can tell: false.
+	GuestEnded(ctx context.Context, host string) (bool, error)
 	// Remove deletes the jail, its disks and its sockets. The cgroup must be
 	// empty. What is not there is no error.
 	Remove(ctx context.Context, host string) error

@@ -34,7 +34,7 @@ const (
 	ReasonBootFailed    Reason = "boot_failed"    // the microVM never became usable
 	ReasonVMDied        Reason = "vm_died"        // the VMM process ended by itself
 	ReasonHostOOM       Reason = "host_oom"       // the host's OOM killer ended the VMM process
-	ReasonAgentDied     Reason = "agent_died"     // the guest agent went silent or broke the protocol
+	ReasonAgentDied     Reason = "agent_died"     // the guest agent went silent, broke the protocol, or ended and its guest with it
 	ReasonHostRestarted Reason = "host_restarted" // the daemon came back and found no VM to adopt
 )
 

@@ -111,6 +111,16 @@ func (h *Host) Left() []string {
 // Die ends the VMM of a sandbox as if it had crashed.
 func (h *Host) Die(host string) { h.empty(host) }
 
+// Reboot ends the VMM of a sandbox as its guest would, whose agent is gone.
+func (h *Host) Reboot(host string) {
+	h.mu.Lock()
+	if j := h.jails[host]; j.runs() {
+		j.rebooted = true
+	}
+	h.mu.Unlock()
+	h.empty(host)
+}
+
 // OOMKill ends the VMM of a sandbox as the host's OOM killer would: it counts
 // before it kills.
 func (h *Host) OOMKill(host string) {

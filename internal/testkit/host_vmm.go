@@ -18,6 +18,7 @@ type fakeJail struct {
 	launched  bool
 	started   bool
 	dead      bool
+	rebooted  bool              // the guest ended it
 	greeted   bool              // the hello was taken
 	talked    bool              // a call reached the agent
 	paused    bool              // calls to the agent get no answer
@@ -144,6 +145,18 @@ func (m *vmm) Adopt(ctx context.Context, plan sandbox.Plan) error {
 		j.paused, j.frozen = false, false
 		return nil
 	}, nil)
+}
+
+func (m *vmm) GuestEnded(ctx context.Context, host string) (ended bool, err error) {
+	v, h := (*View)(m), m.host
+	err = v.act(ctx, look, "vmm.ended", func() error {
+		h.mu.Lock()
+		defer h.mu.Unlock()
+		j := h.jails[host]
+		ended = j != nil && j.maker == v && j.rebooted
+		return nil
+	}, nil)
+	return ended, err
 }
 
 func (m *vmm) Remove(ctx context.Context, host string) error {
