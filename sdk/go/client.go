@@ -22,6 +22,7 @@ type Client struct {
 	Executions *ExecutionService // start programs in a sandbox and learn how they ended
 	Files      *FileService      // files of a running sandbox
 	Images     *ImageService     // what a sandbox can start from
+	Tickets    *TicketService    // keys for one request of a browser
 
 	// Set at construction.
 	base    string // scheme and host, without a slash at the end
@@ -30,8 +31,9 @@ type Client struct {
 	http    *http.Client
 	invalid error // why no request can be made
 
-	sleep func(context.Context, time.Duration) error // replaced in tests
-	now   func() time.Time
+	sleep   func(context.Context, time.Duration) error // replaced in tests
+	now     func() time.Time
+	silence time.Duration // that ends a stream's connection
 }
 
 // Option sets one thing of a new Client.
@@ -81,13 +83,14 @@ func New(opts ...Option) *Client {
 			o.key = os.Getenv("MICROVM_API_KEY")
 		}
 	}
-	c := &Client{retries: o.retries, key: o.key, sleep: sleep, now: time.Now}
+	c := &Client{retries: o.retries, key: o.key, sleep: sleep, now: time.Now, silence: silenceLimit}
 	c.base, c.invalid = baseURL(o)
 	c.http = httpClient(o)
 	c.Sandboxes = &SandboxService{c}
 	c.Executions = &ExecutionService{c}
 	c.Files = &FileService{c}
 	c.Images = &ImageService{c}
+	c.Tickets = &TicketService{c}
 	return c
 }
 
@@ -105,6 +108,22 @@ func (c *Client) Health(ctx context.Context) (*Health, error) {
 // Executions.Run without options.
 func (c *Client) Run(ctx context.Context, sandbox, cmd string, args ...string) (*Execution, error) {
 	return c.Executions.Run(ctx, sandbox, ExecutionCreate{Cmd: cmd, Args: args})
+}
+
+// Connection returns the node's address (without a slash at its end), the header
+// that every request needs, which holds the key, and the HTTP client, for what
+// this package does not speak itself: the WebSocket of a terminal. Its refusals
+// are read by [ReadError].
+func (c *Client) Connection() (base string, header http.Header, h *http.Client, err error) {
+	return c.base, c.header(), c.http, c.invalid
+}
+
+func (c *Client) header() http.Header {
+	header := http.Header{"User-Agent": {"microvm-go/" + Version}}
+	if c.key != "" {
+		header.Set("Authorization", "Bearer "+c.key)
+	}
+	return header
 }
 
 func baseURL(o options) (string, error) {

@@ -30,6 +30,19 @@
 //
 // How a program ended is no error of a call: see [Execution.Err].
 //
+// # Output as it comes
+//
+//	exe, err := client.Executions.Create(ctx, sb.ID, microvm.ExecutionCreate{Cmd: "make", Env: microvm.Env{"TOKEN": token}})
+//	if err != nil {
+//		return err
+//	}
+//	exe, err = client.Executions.CopyOutput(ctx, exe, microvm.Output{Stdout: os.Stdout, Stderr: os.Stderr})
+//
+// Stream gives the single events. Both live through a lost connection and a
+// restart of the daemon, tell no byte twice and pass over none in silence. The
+// program itself needs neither: it runs on without a reader. CopyStdin feeds it,
+// Cancel ends it.
+//
 // # Names
 //
 // Fields are the API's in Go's own spelling: id is ID, ttl_seconds is TTLSeconds.
@@ -37,8 +50,9 @@
 // # Repeats
 //
 // A request is repeated only where a repeat cannot do anything twice: reads,
-// deletes and touches after a lost connection, a 429 or a 503 (its Retry-After
-// is obeyed up to 30 s), everything else only when no connection could be made.
+// deletes, touches, sizes and input (which has offsets) after a lost connection,
+// a 429 or a 503 (its Retry-After is obeyed up to 30 s), everything else only
+// when no connection could be made.
 // Creating on a full node is not repeated: how long to wait for room is the
 // caller's choice.
 package microvm

@@ -2,14 +2,9 @@ package microvm
 
 import "fmt"
 
-// Statuses and reasons that newer nodes answer with; this client knows what
-// they mean already.
-const (
-	statusCanceled ExecutionStatus = "canceled"
-
-	reasonHostOOM  ExecutionReason = "host_oom"
-	reasonNodeLost ExecutionReason = "node_lost"
-)
+// reasonNodeLost is what newer nodes answer with; this client knows what it
+// means already.
+const reasonNodeLost ExecutionReason = "node_lost"
 
 // EndingError says that a program was not allowed to give its own answer. An
 // agent that meets one must not change its code because of it, unless Status is
@@ -45,7 +40,7 @@ func (e *Execution) Err() error {
 	case ExecutionStatusTimedOut:
 		return made(fmt.Sprintf("exceeded its timeout of %d s and was killed: too slow, not crashed", e.TimeoutSeconds),
 			"give it a longer timeout, or less to do")
-	case statusCanceled:
+	case ExecutionStatusCanceled:
 		return made("was cancelled", "run it again if its answer is still wanted")
 	case ExecutionStatusVanished:
 		return made(vanished(reason))
@@ -69,7 +64,7 @@ func vanished(reason ExecutionReason) (message, remedy string) {
 		cause = "its microVM died"
 	case ExecutionReasonAgentDied:
 		cause, remedy = "its guest agent died, which code that runs as root inside can bring about", "run it again in a new sandbox, not as root"
-	case reasonHostOOM:
+	case ExecutionReasonHostOOM:
 		cause = "the host ran out of memory"
 	case ExecutionReasonHostRestarted:
 		cause = "the host restarted"

@@ -34,6 +34,29 @@ func Example() {
 	fmt.Print(exe.Stdout)
 }
 
+// Output as it comes. Whoever reads may go and come back: the program runs on.
+func ExampleExecutionService_Stream() {
+	ctx := context.Background()
+	client := microvm.New()
+	exe, err := client.Executions.Create(ctx, "sb_01KBA3ZJ7M8QW2X4Y6V8T0R2P4", microvm.ExecutionCreate{Cmd: "make"})
+	if err != nil {
+		log.Fatal(err)
+	}
+	for event, err := range client.Executions.Stream(ctx, exe.Sandbox, exe.ID, microvm.Position{}) {
+		if err != nil {
+			log.Fatal(err)
+		}
+		switch event.Type {
+		case microvm.EventStdout, microvm.EventStderr:
+			fmt.Printf("%s at %d: %q\n", event.Stream, event.Offset, event.Data)
+		case microvm.EventTruncated:
+			fmt.Printf("%s: %d bytes are not kept any more\n", event.Stream, event.To-event.Offset)
+		case microvm.EventExit:
+			fmt.Println("ended:", event.Exit.Of(exe).Err())
+		}
+	}
+}
+
 // A full node is no fault: how long to wait is the caller's choice.
 func ExampleError() {
 	client := microvm.New()

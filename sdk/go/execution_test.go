@@ -67,7 +67,7 @@ func TestErrFollowsTheTable(t *testing.T) {
 		reasons[test.reason] = true
 	}
 	for _, reason := range []ExecutionReason{
-		ExecutionReasonTimeout, ExecutionReasonTTL, ExecutionReasonIdle, ExecutionReasonDeleted, ExecutionReasonVMDied, ExecutionReasonAgentDied, ExecutionReasonHostRestarted,
+		ExecutionReasonTimeout, ExecutionReasonCanceled, ExecutionReasonHostOOM, ExecutionReasonTTL, ExecutionReasonIdle, ExecutionReasonDeleted, ExecutionReasonVMDied, ExecutionReasonAgentDied, ExecutionReasonHostRestarted,
 		ExecutionReasonCommandNotFound, ExecutionReasonPermissionDenied, ExecutionReasonBadDirectory, ExecutionReasonUserNotFound, ExecutionReasonAgentUnreachable,
 	} {
 		if !reasons[reason] {

@@ -164,15 +164,11 @@ func (s *ExecutionService) All(ctx context.Context, sandbox string, params ListE
 }
 
 func (s *ExecutionService) get(ctx context.Context, verb, sandbox, id string, wait time.Duration, retries int) (*Execution, error) {
-	path, err := executionsPath(sandbox)
+	path, err := pathOf(sandbox, id)
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", verb, err)
 	}
-	segment, err := escape("an execution", id)
-	if err != nil {
-		return nil, fmt.Errorf("%s: %w", verb, err)
-	}
-	r := request{verb: verb, method: http.MethodGet, path: path + "/" + segment, wait: wait, retries: retries}
+	r := request{verb: verb, method: http.MethodGet, path: path, wait: wait, retries: retries}
 	if wait > 0 {
 		r.query = waitQuery(wait)
 	}
@@ -193,4 +189,13 @@ func executionsPath(sandbox string) (string, error) {
 		return "", err
 	}
 	return "/v1/sandboxes/" + segment + "/executions", nil
+}
+
+func pathOf(sandbox, id string) (string, error) {
+	path, err := executionsPath(sandbox)
+	if err != nil {
+		return "", err
+	}
+	segment, err := escape("an execution", id)
+	return path + "/" + segment, err
 }

@@ -31,6 +31,9 @@ const (
 	readTimeout = time.Minute
 	// maxPause is the longest Retry-After that is waited for.
 	maxPause = 30 * time.Second
+	// silenceLimit bounds how long a stream may be silent: the node gives a sign of
+	// life every 15 s.
+	silenceLimit = 45 * time.Second
 	// firstPause and lastPause bound the pauses after a lost connection.
 	firstPause = 100 * time.Millisecond
 	lastPause  = 5 * time.Second
@@ -50,6 +53,7 @@ type request struct {
 	long    bool          // takes as long as it takes: a file
 	again   bool          // a repeat does nothing twice although it is no read
 	retries int           // beyond the client's own
+	header  map[string]string
 }
 
 // safe reports whether a repeat cannot do anything twice. Deleting is: the
@@ -127,10 +131,10 @@ func (c *Client) once(ctx context.Context, r request, read func(*http.Response) 
 		return err
 	}
 	req.URL.RawQuery = r.query.Encode()
-	req.Header.Set("User-Agent", "microvm-go/"+Version)
+	req.Header = c.header()
 	req.Header.Set("Accept", "application/json, application/octet-stream")
-	if c.key != "" {
-		req.Header.Set("Authorization", "Bearer "+c.key)
+	for name, value := range r.header {
+		req.Header.Set(name, value)
 	}
 	body := r.attach(req)
 	reply, err := c.http.Do(req)
@@ -142,7 +146,7 @@ func (c *Client) once(ctx context.Context, r request, read func(*http.Response) 
 	}
 	defer func() { _ = reply.Body.Close() }() // what mattered of it was read
 	if reply.StatusCode/100 != 2 {
-		return replyError(reply)
+		return ReadError(reply)
 	}
 	return read(reply)
 }
@@ -218,9 +222,9 @@ func contextError(ctx context.Context, err error) error {
 	return fmt.Errorf("%w (before that: %w)", context.Cause(ctx), err)
 }
 
-// replyError reads an error reply; one that is not the API's own still becomes
-// an *Error, without a code.
-func replyError(reply *http.Response) error {
+// ReadError makes an *Error of a reply that is none of success. One that is not
+// the API's own has no code. It does not close the body.
+func ReadError(reply *http.Response) error {
 	e := &Error{
 		Status:     reply.StatusCode,
 		RequestID:  reply.Header.Get("Request-Id"),
@@ -263,6 +267,10 @@ func objectOf(out any) (got, want string) {
 		return string(v.Object), string(SandboxObjectSandbox)
 	case *Execution:
 		return string(v.Object), string(ExecutionObjectExecution)
+	case *ExecutionStdin:
+		return string(v.Object), string(ExecutionStdinObjectExecutionStdin)
+	case *Ticket:
+		return string(v.Object), string(TicketObjectTicket)
 	case *File:
 		return string(v.Object), string(FileObjectFile)
 	case *Health:
