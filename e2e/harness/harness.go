@@ -221,6 +221,9 @@ func (d *Daemon) Signal(signal os.Signal) error {
 	}
 }
 
+// PID is the daemon's process.
+func (d *Daemon) PID() int { return d.cmd.Process.Pid }
+
 // compare fails the test for everything that is on the host now and was not
 // when the census file was taken.
 func (d *Daemon) compare(t testing.TB, before string) {
