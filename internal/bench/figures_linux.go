@@ -9,6 +9,7 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"strconv"
 	"time"
 
 	microvm "github.com/microvmd/microvm/sdk/go"
@@ -34,6 +35,12 @@ func (r *run) figures() []figure {
 			subject: "an execution of true through the SDK's Run: one POST that waits for the end",
 			floor:   "one byte over vsock to a loop in the same guest that starts true, waits for it, and answers",
 			open:    r.openExec,
+		},
+		{
+			name: "output", title: "output of 8 MiB", goal: 1 / 0.7, each: 1, inside: true,
+			subject: "a program that writes 8 MiB, from its start to the end of its stream at the SDK",
+			floor:   "8 MiB of a loop in the same guest over vsock to a reader on the host",
+			open:    r.openOutput,
 		},
 		{
 			name: "cold-create", title: "cold create", goal: 1.15, each: 1,
@@ -121,28 +128,41 @@ func (r *run) openSnapshot(ctx context.Context, back *undo) (subject, floor samp
 	return subject, floor, nil
 }
 
-// openExec starts the loop in the sandbox that was read, and connects to it.
-func (r *run) openExec(ctx context.Context, back *undo) (subject, floor sample, err error) {
+// openLoop starts the loop in the sandbox that was read, and connects to it.
+func (r *run) openLoop(ctx context.Context, back *undo) (net.Conn, error) {
 	self, err := os.ReadFile("/proc/self/exe")
 	if err != nil {
-		return nil, nil, err
+		return nil, err
 	}
 	sb := r.probed.ID
 	if _, err := r.Client.Files.Upload(ctx, sb, floorProgram, bytes.NewReader(self), microvm.WithMode(0o755)); err != nil {
-		return nil, nil, err
+		return nil, err
 	}
 	root, timeout := "root", 2*3600
 	loop, err := r.Client.Executions.Create(ctx, sb, microvm.ExecutionCreate{
 		Cmd: floorProgram, Args: FloorArgs, User: &root, TimeoutSeconds: &timeout,
 	})
 	if err != nil {
-		return nil, nil, err
+		return nil, err
 	}
+	back.add("end the loop", func() error { // the next figure has its own
+		_, err := r.Client.Executions.Cancel(context.WithoutCancel(ctx), sb, loop.ID, microvm.ExecutionCancel{})
+		return err
+	})
 	conn, err := r.dialLoop(ctx, sb, loop.ID)
+	if err != nil {
+		return nil, err
+	}
+	back.add("close connection", conn.Close)
+	return conn, nil
+}
+
+func (r *run) openExec(ctx context.Context, back *undo) (subject, floor sample, err error) {
+	conn, err := r.openLoop(ctx, back)
 	if err != nil {
 		return nil, nil, err
 	}
-	back.add("close connection", conn.Close)
+	sb := r.probed.ID
 	subject = func(ctx context.Context) (time.Duration, error) {
 		began := time.Now()
 		done, err := r.Client.Run(ctx, sb, "true")
@@ -155,20 +175,51 @@ func (r *run) openExec(ctx context.Context, back *undo) (subject, floor sample, 
 		}
 		return took, err
 	}
-	floor = func(context.Context) (time.Duration, error) {
-		one := []byte{1}
-		if err := conn.SetDeadline(time.Now().Add(floorAnswer)); err != nil {
-			return 0, err
-		}
+	floor = func(context.Context) (time.Duration, error) { return askLoop(conn, askTrue, make([]byte, 1)) }
+	return subject, floor, nil
+}
+
+// askLoop asks the loop in the guest for something and reads its answer.
+func askLoop(conn net.Conn, what byte, answer []byte) (time.Duration, error) {
+	if err := conn.SetDeadline(time.Now().Add(floorAnswer)); err != nil {
+		return 0, err
+	}
+	began := time.Now()
+	if _, err := conn.Write([]byte{what}); err != nil {
+		return 0, err
+	}
+	if _, err := io.ReadFull(conn, answer); err != nil {
+		return 0, err
+	}
+	return time.Since(began), nil
+}
+
+func (r *run) openOutput(ctx context.Context, back *undo) (subject, floor sample, err error) {
+	conn, err := r.openLoop(ctx, back)
+	if err != nil {
+		return nil, nil, err
+	}
+	sb := r.probed.ID
+	answer := make([]byte, outputBytes)
+	subject = func(ctx context.Context) (time.Duration, error) {
 		began := time.Now()
-		if _, err := conn.Write(one); err != nil {
+		exe, err := r.Client.Executions.Create(ctx, sb, microvm.ExecutionCreate{Cmd: "head", Args: []string{"-c", strconv.Itoa(outputBytes), "/dev/zero"}})
+		if err != nil {
 			return 0, err
 		}
-		if _, err := io.ReadFull(conn, one); err != nil {
-			return 0, err
+		read := 0
+		for event, err := range r.Client.Executions.Stream(ctx, sb, exe.ID, microvm.Position{}) {
+			if err != nil {
+				return 0, err
+			}
+			read += len(event.Data)
+		}
+		if read != outputBytes {
+			return 0, fmt.Errorf("read %d bytes of %d: the rest fell out on the way", read, outputBytes)
 		}
 		return time.Since(began), nil
 	}
+	floor = func(context.Context) (time.Duration, error) { return askLoop(conn, askOutput, answer) }
 	return subject, floor, nil
 }
 

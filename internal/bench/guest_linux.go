@@ -13,9 +13,19 @@ import (
 // FloorPort is the vsock port of the loop in the guest.
 const FloorPort = 2000
 
-// GuestFloor is the floor of an execution, and runs in a guest as root: for
-// each byte that comes over vsock from the host it starts "true", waits for its
-// end, and sends a byte back. It serves one connection after the other for ever.
+// What the loop in the guest is asked for, a byte each.
+const (
+	askTrue   = 1 // it starts "true", waits for its end, and sends a byte back
+	askOutput = 2 // it sends outputBytes
+)
+
+// outputBytes is how much output one sample is: more than all buffers between a
+// program and its reader.
+const outputBytes = 8 << 20
+
+// GuestFloor is the floor of an execution and of its output, and runs in a guest
+// as root: it does what it is asked for over vsock from the host. It serves one
+// connection after the other for ever.
 func GuestFloor() error {
 	path, err := exec.LookPath("true")
 	if err != nil {
@@ -51,6 +61,7 @@ func GuestFloor() error {
 func floorLoop(conn int, path string) error {
 	attributes := &syscall.ProcAttr{Env: []string{}}
 	one := make([]byte, 1)
+	zeros := make([]byte, 64<<10)
 	for {
 		n, err := unix.Read(conn, one)
 		if errors.Is(err, unix.EINTR) {
@@ -58,6 +69,19 @@ func floorLoop(conn int, path string) error {
 		}
 		if err != nil || n == 0 {
 			return nil // the host has gone
+		}
+		if one[0] == askOutput {
+			for left := outputBytes; left > 0; {
+				n, err := unix.Write(conn, zeros[:min(left, len(zeros))])
+				if errors.Is(err, unix.EINTR) {
+					continue
+				}
+				if err != nil {
+					return nil
+				}
+				left -= n
+			}
+			continue
 		}
 		pid, err := syscall.ForkExec(path, []string{"true"}, attributes)
 		if err != nil {

@@ -21,7 +21,7 @@ import (
 )
 
 // Names are the figures that Config.Only may name, in the order of the report.
-var Names = []string{"exec", "cold-create", "snapshot-create"}
+var Names = []string{"exec", "output", "cold-create", "snapshot-create"}
 
 const (
 	uidBase   = 1_960_000_000 // bare VMs' uids: no daemon's range (internal/firecracker, DefaultUIDBase)
