@@ -328,7 +328,7 @@ func (f *fake) Look(ctx context.Context, sandboxID, id string, wait time.Duratio
 			return soak.Execution{}, err
 		}
 		seen := ran(e)
-		out, err := l.executions.Output(ctx, sandboxID, id)
+		out, err := l.executions.Output(e)
 		seen.HasOutput = true
 		for i, tail := range []execution.Tail{out.Stdout, out.Stderr} {
 			seen.Output[i] = soak.Tail{Offset: tail.Offset, Bytes: tail.Bytes}

@@ -114,7 +114,7 @@ func TestRecoverSweepsOutputOfForgottenSandboxes(t *testing.T) {
 	if _, err := os.Stat(foreign); err != nil {
 		t.Errorf("what is not ours is gone: %v", err)
 	}
-	if out, err := f.Output(t.Context(), f.sb.ID, e.ID); err != nil || string(out.Stdout.Bytes) != "kept\n" {
+	if out, err := f.Output(e); err != nil || string(out.Stdout.Bytes) != "kept\n" {
 		t.Errorf("%+v %v", out, err)
 	}
 }
@@ -130,7 +130,7 @@ func TestDamagedOutputDoesNotHideHowAnExecutionEnded(t *testing.T) {
 	if err := errors.Join(os.Remove(filepath.Join(kept, "stdout")), os.Truncate(filepath.Join(kept, "stderr"), 10)); err != nil {
 		t.Fatal(err)
 	}
-	out, err := f.Output(t.Context(), f.sb.ID, e.ID)
+	out, err := f.Output(e)
 	if err != nil || out.Stdout.Offset != 5 || out.Stderr.Offset != 7 || len(out.Stdout.Bytes)+len(out.Stderr.Bytes) != 0 {
 		t.Fatalf("%+v %v", out, err)
 	}
@@ -154,7 +154,7 @@ func TestKeptOutputIsBounded(t *testing.T) {
 		loud = append(loud, f.run(t, sh("echo loud")))
 	}
 	kept := func(m *execution.Manager, sb sandbox.Sandbox, e execution.Execution) string {
-		out, err := m.Output(t.Context(), sb.ID, e.ID)
+		out, err := m.Output(e)
 		if err != nil || out.Stdout.Offset+int64(len(out.Stdout.Bytes)) != e.StdoutBytes {
 			t.Fatalf("%+v %v", out, err)
 		}

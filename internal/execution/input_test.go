@@ -38,7 +38,7 @@ func TestTextForStdin(t *testing.T) {
 	for _, size := range []int{1, 4096, 65536, 65537, execution.MaxInput + 1, execution.MaxStdin} {
 		text := pattern(size)
 		e := f.run(t, execution.Spec{Cmd: "sha256sum", Stdin: string(text)})
-		out, err := f.Output(t.Context(), f.sb.ID, e.ID)
+		out, err := f.Output(e)
 		if err != nil || string(out.Stdout.Bytes) != digest(text) {
 			t.Errorf("%d bytes: %+v %q %v", size, e, out.Stdout.Bytes, err)
 		}
@@ -88,7 +88,7 @@ func TestStdinThatStaysOpen(t *testing.T) {
 	if e, err = f.Wait(t.Context(), f.sb.ID, e.ID, time.Minute); err != nil || e.Status != execution.Exited || *e.ExitCode != 0 {
 		t.Fatalf("%+v %v", e, err)
 	}
-	if out, err := f.Output(t.Context(), f.sb.ID, e.ID); err != nil || string(out.Stdout.Bytes) != "begin,one,two,three" {
+	if out, err := f.Output(e); err != nil || string(out.Stdout.Bytes) != "begin,one,two,three" {
 		t.Fatalf("%q %v", out.Stdout.Bytes, err)
 	}
 	if _, err := f.Stdin(t.Context(), f.sb.ID, e.ID, execution.Input{Offset: 19}); !fault.Is(err, fault.ExecutionNotRunning) {
@@ -133,7 +133,7 @@ func TestAProgramThatDoesNotRead(t *testing.T) {
 	if e, err = f.Wait(t.Context(), f.sb.ID, e.ID, time.Minute); err != nil || e.Status != execution.Exited {
 		t.Fatalf("%+v %v", e, err)
 	}
-	if out, err := f.Output(t.Context(), f.sb.ID, e.ID); err != nil || string(out.Stdout.Bytes) != digest(text) {
+	if out, err := f.Output(e); err != nil || string(out.Stdout.Bytes) != digest(text) {
 		t.Errorf("%q %v", out.Stdout.Bytes, err)
 	}
 	if _, err := os.Stat(spool); !errors.Is(err, os.ErrNotExist) {
@@ -151,7 +151,7 @@ func TestTextForStdinOverARestart(t *testing.T) {
 		Cmd: "sh", Args: []string{"-c", "head -c 100000 | sha256sum; until [ -e " + gate + " ]; do sleep 0.01; done; sha256sum"}, Stdin: string(text), Timeout: time.Hour,
 	})
 	eventually(t, func() bool {
-		out, err := first.Output(t.Context(), e.Sandbox, e.ID)
+		out, err := first.Output(e)
 		return err != nil || len(out.Stdout.Bytes) > 0
 	})
 	first.leave(t, false)
@@ -205,7 +205,7 @@ func TestATerminal(t *testing.T) {
 	if e, err = f.Wait(t.Context(), f.sb.ID, e.ID, time.Minute); err != nil || e.Status != execution.Exited || *e.ExitCode != 9 || e.StderrBytes != 0 {
 		t.Errorf("%+v %v", e, err)
 	}
-	if out, err := f.Output(t.Context(), f.sb.ID, e.ID); err != nil || !bytes.HasSuffix(out.Stdout.Bytes, []byte("interrupted\r\n")) {
+	if out, err := f.Output(e); err != nil || !bytes.HasSuffix(out.Stdout.Bytes, []byte("interrupted\r\n")) {
 		t.Errorf("%q %v", out.Stdout.Bytes, err)
 	}
 }
@@ -214,7 +214,7 @@ func TestATerminal(t *testing.T) {
 func TestEnv(t *testing.T) {
 	f := newFixture(t, testkit.GuestAgent(t.TempDir()))
 	e := f.run(t, execution.Spec{Cmd: "sh", Args: []string{"-c", "echo $TOKEN $HOME"}, Env: secret.Env{"TOKEN": "t0ken", "HOME": "/nowhere"}})
-	if out, err := f.Output(t.Context(), f.sb.ID, e.ID); err != nil || string(out.Stdout.Bytes) != "t0ken /nowhere\n" {
+	if out, err := f.Output(e); err != nil || string(out.Stdout.Bytes) != "t0ken /nowhere\n" {
 		t.Errorf("%q %v", out.Stdout.Bytes, err)
 	}
 	var refusal *fault.Error

@@ -150,35 +150,33 @@ func (m *Manager) admit(r *run) error {
 
 // Get finds an execution in any status.
 func (m *Manager) Get(ctx context.Context, sandboxID, id string) (Execution, error) {
+	if r := m.run(id); r != nil && r.sandboxID == sandboxID {
+		return r.snapshot(), nil
+	}
 	if _, err := m.cfg.Sandboxes.Get(ctx, sandboxID); err != nil {
 		return Execution{}, err
 	}
 	if !ident.Valid(ident.Execution, id) {
 		return Execution{}, NotFound()
 	}
-	if r := m.run(id); r != nil && r.sandboxID == sandboxID {
-		return r.snapshot(), nil
-	}
 	return m.cfg.Store.Execution(ctx, sandboxID, id)
 }
 
 // Wait returns the execution when it has ended, or as it is after d.
 func (m *Manager) Wait(ctx context.Context, sandboxID, id string, d time.Duration) (Execution, error) {
-	e, err := m.Get(ctx, sandboxID, id)
-	if err != nil || e.Status != Running {
-		return e, err
+	r := m.run(id)
+	if r == nil || r.sandboxID != sandboxID {
+		return m.Get(ctx, sandboxID, id)
 	}
-	if r := m.run(id); r != nil {
-		timer := time.NewTimer(d)
-		defer timer.Stop()
-		select {
-		case <-r.finished:
-		case <-timer.C:
-		case <-ctx.Done():
-			return Execution{}, ctx.Err()
-		}
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-r.finished:
+	case <-timer.C:
+	case <-ctx.Done():
+		return Execution{}, ctx.Err()
 	}
-	return m.Get(ctx, sandboxID, id)
+	return r.snapshot(), nil
 }
 
 // List returns one page of a sandbox's executions, newest first.
@@ -199,14 +197,10 @@ func (m *Manager) List(ctx context.Context, q Query) (Page, error) {
 	return page, err
 }
 
-// Output returns what is kept of an execution's output, also while it runs and
-// after its sandbox is gone.
-func (m *Manager) Output(ctx context.Context, sandboxID, id string) (Output, error) {
-	e, err := m.Get(ctx, sandboxID, id)
-	if err != nil {
-		return Output{}, err
-	}
-	if r := m.run(id); r != nil {
+// Output returns what is kept of the output of an execution that Get or Wait
+// returned, also while it runs and after its sandbox is gone.
+func (m *Manager) Output(e Execution) (Output, error) {
+	if r := m.run(e.ID); r != nil {
 		return r.output()
 	}
 	dir := m.dir(e)

@@ -48,7 +48,7 @@ type fixture struct {
 }
 
 // newFixture has one running sandbox whose agents are made by agent.
-func newFixture(t *testing.T, agent testkit.AgentFactory) *fixture {
+func newFixture(t testing.TB, agent testkit.AgentFactory) *fixture {
 	t.Helper()
 	return newFixtureIn(t, filepath.Join(t.TempDir(), "executions"), agent)
 }
@@ -57,7 +57,7 @@ func newFixture(t *testing.T, agent testkit.AgentFactory) *fixture {
 var keep int64 = 1 << 30
 
 // newFixtureIn keeps output in dir.
-func newFixtureIn(t *testing.T, dir string, agent testkit.AgentFactory) *fixture {
+func newFixtureIn(t testing.TB, dir string, agent testkit.AgentFactory) *fixture {
 	t.Helper()
 	store, err := sqlstore.Open(t.Context(), filepath.Join(t.TempDir(), "db"))
 	if err != nil {
@@ -151,7 +151,7 @@ func TestEndingsAreTold(t *testing.T) {
 func TestOutputIsExact(t *testing.T) {
 	f := newFixture(t, testkit.GuestAgent(t.TempDir()))
 	e := f.run(t, sh(`printf 'a\000\377b'; printf 'err' >&2`))
-	out, err := f.Output(t.Context(), f.sb.ID, e.ID)
+	out, err := f.Output(e)
 	if err != nil || string(out.Stdout.Bytes) != "a\x00\xffb" || string(out.Stderr.Bytes) != "err" || out.Stdout.Offset != 0 {
 		t.Fatalf("%+v %v", out, err)
 	}
@@ -161,7 +161,7 @@ func TestOutputIsExact(t *testing.T) {
 		b, _ := json.Marshal(i)
 		want.Write(append(b, '\n'))
 	}
-	if out, err = f.Output(t.Context(), f.sb.ID, e.ID); err != nil {
+	if out, err = f.Output(e); err != nil {
 		t.Fatal(err)
 	}
 	if e.StdoutBytes != int64(want.Len()) || out.Stdout.Offset+int64(len(out.Stdout.Bytes)) != e.StdoutBytes {
@@ -179,7 +179,7 @@ func TestOutputOfARunningProgramAndAfterTheEndOfItsSandbox(t *testing.T) {
 		t.Fatal(err)
 	}
 	for {
-		out, err := f.Output(t.Context(), f.sb.ID, e.ID)
+		out, err := f.Output(e)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -203,7 +203,7 @@ func TestOutputOfARunningProgramAndAfterTheEndOfItsSandbox(t *testing.T) {
 	if e.Status != execution.Vanished || e.Reason != execution.Deleted || e.ExitCode != nil || e.Signal != "" {
 		t.Fatalf("%+v", e)
 	}
-	out, err := f.Output(t.Context(), f.sb.ID, e.ID)
+	out, err := f.Output(e)
 	if err != nil || string(out.Stdout.Bytes) != "early\n" {
 		t.Fatalf("%+v %v", out, err)
 	}
@@ -371,7 +371,7 @@ func TestABrokenConnectionIsDialledAgain(t *testing.T) {
 		if e.Status != execution.Exited || *e.ExitCode != 3 {
 			t.Fatalf("%+v", e)
 		}
-		if out, err := f.Output(t.Context(), f.sb.ID, e.ID); err != nil || string(out.Stdout.Bytes) != "hello" || out.Stdout.Offset != 0 {
+		if out, err := f.Output(e); err != nil || string(out.Stdout.Bytes) != "hello" || out.Stdout.Offset != 0 {
 			t.Fatalf("%+v %v", out, err)
 		}
 	})

@@ -86,7 +86,7 @@ func (l *daemonLife) ended(t *testing.T, e execution.Execution) (execution.Execu
 	if err != nil || e.Status == execution.Running {
 		t.Fatalf("%+v %v", e, err)
 	}
-	out, err := l.Output(t.Context(), e.Sandbox, e.ID)
+	out, err := l.Output(e)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -117,7 +117,7 @@ func TestAProgramGoesOnWithoutADaemon(t *testing.T) {
 	e := first.begin(t, execution.Spec{Cmd: "sh", Args: []string{"-c", script}, Timeout: time.Minute})
 	var before string
 	eventually(t, func() bool {
-		out, err := first.Output(t.Context(), e.Sandbox, e.ID)
+		out, err := first.Output(e)
 		before = string(out.Stdout.Bytes)
 		return err != nil || strings.HasSuffix(before, "\n")
 	})
@@ -217,7 +217,7 @@ func TestAnAgentThatForgotEndsItsSandbox(t *testing.T) {
 	first := n.start(n.store)
 	e := first.begin(t, execution.Spec{Cmd: "x", Timeout: time.Minute})
 	eventually(t, func() bool {
-		out, err := first.Output(t.Context(), e.Sandbox, e.ID)
+		out, err := first.Output(e)
 		return err != nil || len(out.Stdout.Bytes) > 0
 	})
 	first.leave(t, false)

@@ -30,7 +30,7 @@ func TestOutputOfWhatRunsIsBounded(t *testing.T) {
 			t.Fatal(err)
 		}
 		eventually(t, func() bool {
-			out, err := f.Output(t.Context(), f.sb.ID, e.ID)
+			out, err := f.Output(e)
 			return err != nil || out.Stdout.Offset+int64(len(out.Stdout.Bytes)) == 1500005
 		})
 		return e
@@ -39,10 +39,10 @@ func TestOutputOfWhatRunsIsBounded(t *testing.T) {
 	first := loud("a")
 	early := f.follow(t, first, execution.Position{})
 	second := loud("b")
-	if out, err := f.Output(t.Context(), f.sb.ID, ended.ID); err != nil || len(out.Stdout.Bytes) > 0 || out.Stdout.Offset != ended.StdoutBytes {
+	if out, err := f.Output(ended); err != nil || len(out.Stdout.Bytes) > 0 || out.Stdout.Offset != ended.StdoutBytes {
 		t.Errorf("of the one that had ended: %d bytes from %d, %v", len(out.Stdout.Bytes), out.Stdout.Offset, err)
 	}
-	if out, err := f.Output(t.Context(), f.sb.ID, first.ID); err != nil || len(out.Stdout.Bytes) != execution.RingBytes {
+	if out, err := f.Output(first); err != nil || len(out.Stdout.Bytes) != execution.RingBytes {
 		t.Errorf("of the first that runs: %d bytes, %v", len(out.Stdout.Bytes), err)
 	}
 	third := loud("c")

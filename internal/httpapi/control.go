@@ -34,7 +34,7 @@ func (s *server) CancelExecution(ctx context.Context, r gen.CancelExecutionReque
 	if err != nil {
 		return nil, err
 	}
-	output, err := s.Executions.Output(ctx, r.Sandbox, r.Execution)
+	output, err := s.Executions.Output(canceled)
 	if err != nil {
 		return nil, err
 	}

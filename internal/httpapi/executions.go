@@ -124,7 +124,7 @@ func (s *server) awaitExecution(ctx context.Context, sandboxID, id string, wait 
 	if err != nil {
 		return gen.Execution{}, err
 	}
-	output, err := s.Executions.Output(ctx, sandboxID, id)
+	output, err := s.Executions.Output(found)
 	if err != nil {
 		return gen.Execution{}, err
 	}

@@ -150,7 +150,7 @@ func (w executions) List(_ context.Context, q execution.Query) (execution.Page, 
 	return execution.Page{Data: []execution.Execution{w.exe}, HasMore: true}, w.fail()
 }
 
-func (w executions) Output(context.Context, string, string) (execution.Output, error) {
+func (w executions) Output(execution.Execution) (execution.Output, error) {
 	return w.output, w.fail()
 }
 

@@ -49,7 +49,8 @@ type Executions interface {
 	// Wait returns when the execution has ended or d, which may be 0, is over.
 	Wait(ctx context.Context, sandboxID, id string, d time.Duration) (execution.Execution, error)
 	List(ctx context.Context, q execution.Query) (execution.Page, error)
-	Output(ctx context.Context, sandboxID, id string) (execution.Output, error)
+	// Output is what is kept of the output of an execution that was found.
+	Output(e execution.Execution) (execution.Output, error)
 	// Cancel ends a running execution, and returns it ended or, when that takes
 	// long, running with the reason for which it is being ended.
 	Cancel(ctx context.Context, sandboxID, id string, how execution.Cancel) (execution.Execution, error)

@@ -24,6 +24,7 @@ const (
 	typedAhead   = 4                // messages that wait for the program to read; then the client waits
 	sendTimeout  = 30 * time.Second // a client that does not take a message for this long is cut off
 	pongTimeout  = 30 * time.Second // as one that does not answer a ping
+	holdTimeout  = 15 * time.Minute // for a program to read what was typed, until its client is sent away
 	drainTimeout = 10 * time.Second // after a client has gone, for what it had typed
 	closeTimeout = 5 * time.Second  // for the client's part in closing
 )
@@ -47,7 +48,7 @@ func (s *server) OpenTerminal(ctx context.Context, r gen.OpenTerminalRequestObje
 	if !found.TTY {
 		return nil, execution.NotTTY()
 	}
-	from, err := s.replayFrom(ctx, r)
+	from, err := s.replayFrom(r, found)
 	if err != nil {
 		return nil, err
 	}
@@ -75,7 +76,7 @@ func (s *server) OpenTerminal(ctx context.Context, r gen.OpenTerminalRequestObje
 }
 
 // replayFrom is the offset at which a client that attaches begins.
-func (s *server) replayFrom(ctx context.Context, r gen.OpenTerminalRequestObject) (int64, error) {
+func (s *server) replayFrom(r gen.OpenTerminalRequestObject, found execution.Execution) (int64, error) {
 	if r.Params.After != nil {
 		return *r.Params.After, nil
 	}
@@ -83,7 +84,7 @@ func (s *server) replayFrom(ctx context.Context, r gen.OpenTerminalRequestObject
 	if r.Params.Tail != nil {
 		tail = int64(*r.Params.Tail)
 	}
-	output, err := s.Executions.Output(ctx, r.Sandbox, r.Execution)
+	output, err := s.Executions.Output(found)
 	if err != nil {
 		return 0, err
 	}
@@ -104,8 +105,8 @@ type terminal struct {
 	from        int64       // where the replay begins
 	typed       chan []byte // from read to feed
 
-	// held is odd while read waits for the program or the guest, and so takes no
-	// answer to a ping.
+	// held is odd while read waits for the program or the guest. It takes no answer
+	// to a ping then, and the client, which cannot write, may have none to give.
 	held atomic.Int64
 }
 
@@ -114,6 +115,7 @@ var (
 	endDetached = &closing{code: websocket.StatusNormalClosure}
 	endOver     = &closing{code: websocket.StatusNormalClosure, reason: "the execution has ended"}
 	endVanished = &closing{code: websocket.StatusPolicyViolation, reason: "nobody takes the output or answers a ping"}
+	endUnread   = &closing{code: websocket.StatusTryAgainLater, reason: "the program has not read its input for 15 minutes; what is typed is lost; attach again"}
 	endGoing    = &closing{code: websocket.StatusGoingAway, reason: "the daemon is stopping; the execution goes on; attach again with after"}
 )
 
@@ -268,29 +270,36 @@ func (t *terminal) read(ctx context.Context) *closing {
 			return endDetached
 		case len(message) > maxMessage:
 			return tooLong
-		case kind == websocket.MessageBinary:
-			t.hand(ctx, message)
-		default:
-			if how := t.resize(ctx, message); how != nil {
-				return how
-			}
+		}
+		take := t.resize
+		if kind == websocket.MessageBinary {
+			take = t.hand
+		}
+		if how := take(ctx, message); how != nil {
+			return how
 		}
 	}
 }
 
 // hand gives feed what was typed. When the program does not read, the client
 // waits.
-func (t *terminal) hand(ctx context.Context, message []byte) {
+func (t *terminal) hand(ctx context.Context, message []byte) *closing {
 	select {
 	case t.typed <- message:
-		return
+		return nil
 	default:
 	}
 	t.held.Add(1)
 	defer t.held.Add(1)
+	over := time.NewTimer(holdTimeout)
+	defer over.Stop()
 	select {
 	case t.typed <- message:
+		return nil
+	case <-over.C:
+		return endUnread
 	case <-ctx.Done():
+		return endDetached
 	}
 }
 
@@ -331,11 +340,14 @@ func (t *terminal) ping(ctx, talking context.Context, end context.CancelCauseFun
 		case <-tick.C:
 		}
 		held := t.held.Load()
+		if held%2 == 1 {
+			continue
+		}
 		bound, cancel := context.WithTimeout(talking, pongTimeout)
 		err := t.socket.Ping(bound)
 		silent := err != nil && errors.Is(bound.Err(), context.DeadlineExceeded)
 		cancel()
-		if silent && held%2 == 0 && t.held.Load() == held {
+		if silent && t.held.Load() == held {
 			end(endVanished)
 			return
 		}
