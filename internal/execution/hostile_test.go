@@ -141,7 +141,7 @@ func TestDamagedOutputDoesNotHideHowAnExecutionEnded(t *testing.T) {
 func TestKeptOutputIsBounded(t *testing.T) {
 	dir := t.TempDir()
 	defer func(before int64) { keep = before }(keep)
-	keep = 5 * 4200 // a ring of a few bytes has one page of header
+	keep = 5 * 8192 // a ring of a few bytes has one page of header and one of data
 	f := newFixtureIn(t, dir, testkit.GuestAgent(t.TempDir()))
 	quietOne := f.sb
 	first := f.run(t, sh("echo quiet"))
@@ -174,7 +174,7 @@ func TestKeptOutputIsBounded(t *testing.T) {
 	}
 	// The next daemon counts what is there.
 	next := execution.New(execution.Config{
-		Store: f.store, Sandboxes: f.sandboxes, Dir: dir, Logger: slog.New(slog.DiscardHandler), KeepBytes: 2 * 4200, KeepSandboxBytes: 2 * 4200,
+		Store: f.store, Sandboxes: f.sandboxes, Dir: dir, Logger: slog.New(slog.DiscardHandler), KeepBytes: 2 * 8192, KeepSandboxBytes: 2 * 8192,
 	})
 	if err := next.Recover(t.Context()); err != nil {
 		t.Fatal(err)

@@ -221,7 +221,9 @@ func (r *Ring) Size() int64 {
 	defer r.writing.Unlock()
 	r.mu.RLock()
 	defer r.mu.RUnlock()
-	return ringDataAt + min(r.state.total-r.dropped, r.state.window+r.state.slack)
+	const page = 4096
+	n := min(r.state.total-r.dropped, r.state.window+r.state.slack)
+	return ringDataAt + (n+page-1)/page*page
 }
 
 // commit writes the header and then shows the new state to readers. A reader
