@@ -22,26 +22,31 @@ import (
 // actor is an agent whose programs end when the test says so, or when they are
 // killed, unless it stalls.
 type actor struct {
-	mu    sync.Mutex
-	ends  map[string]chan guestwire.Exit // by execution
-	stall bool                           // a kill has no effect
+	mu       sync.Mutex
+	programs map[string]*program // by execution
+	stall    bool                // a kill has no effect
 }
 
-func (a *actor) program(id string) chan guestwire.Exit {
+// program is one that has ended when over is closed.
+type program struct {
+	over chan struct{}
+	once sync.Once
+	exit guestwire.Exit
+}
+
+func (a *actor) program(id string) *program {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	if a.ends[id] == nil {
-		a.ends[id] = make(chan guestwire.Exit, 1)
+	if a.programs[id] == nil {
+		a.programs[id] = &program{over: make(chan struct{})}
 	}
-	return a.ends[id]
+	return a.programs[id]
 }
 
 // end ends a program; the first end counts.
 func (a *actor) end(id string, exit guestwire.Exit) {
-	select {
-	case a.program(id) <- exit:
-	default:
-	}
+	p := a.program(id)
+	p.once.Do(func() { p.exit = exit; close(p.over) })
 }
 
 func (a *actor) agent() testkit.AgentFactory {
@@ -60,9 +65,8 @@ func (a *actor) agent() testkit.AgentFactory {
 		_ = json.NewDecoder(r.Body).Decode(&pull)
 		program := a.program(r.PathValue("id"))
 		select {
-		case exit := <-program:
-			program <- exit // it stays ended
-			payload, _ := json.Marshal(exit)
+		case <-program.over:
+			payload, _ := json.Marshal(program.exit)
 			_ = guestwire.WriteFrame(framed, guestwire.Frame{Type: guestwire.ExitFrame, Payload: payload})
 		case <-time.After(time.Duration(pull.WaitMS) * time.Millisecond):
 		case <-r.Context().Done():
@@ -103,7 +107,7 @@ func TestTheFirstCauseIsTold(t *testing.T) {
 	for _, stall := range []bool{false, true} {
 		t.Run(fmt.Sprintf("stalls=%t", stall), func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				agent := &actor{ends: map[string]chan guestwire.Exit{}, stall: stall}
+				agent := &actor{programs: map[string]*program{}, stall: stall}
 				f := newFixture(t, agent.agent())
 				orders := 0
 				permute([]int{0, 1, 2, 3, 4, 5}, func(order []int) {
@@ -127,7 +131,7 @@ func TestTheFirstCauseIsTold(t *testing.T) {
 // them, whole, and stays.
 func TestCausesAtOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		agent := &actor{ends: map[string]chan guestwire.Exit{}}
+		agent := &actor{programs: map[string]*program{}}
 		f := newFixture(t, agent.agent())
 		told := map[execution.Status]int{}
 		for range 300 {
