@@ -12,6 +12,7 @@ import (
 
 	"github.com/getkin/kin-openapi/routers/gorillamux"
 
+	"github.com/microvmd/microvm/internal/execution"
 	"github.com/microvmd/microvm/internal/fault"
 	"github.com/microvmd/microvm/internal/httpapi/gen"
 	"github.com/microvmd/microvm/internal/sandbox"
@@ -43,6 +44,15 @@ func FuzzRequest(f *testing.F) {
 		{"POST", box + "/files", "", `{"path":"a","content":"aGk=","mode":"0644"}`},
 		{"GET", box + "/files", "path=%00", ""},
 		{"PUT", box + "/files/content", "path=a&mode=755", "anything"},
+		{"POST", box + "/executions", "", `{"cmd":"bash","tty":true,"rows":50,"cols":120,"env":{"A":"b"},"stdin":"x","stdin_open":true}`},
+		{"POST", box + "/executions/" + executionID + "/cancel", "", `{"signal":"SIGTERM","grace_seconds":3}`},
+		{"POST", box + "/executions/" + executionID + "/cancel", "", ""},
+		{"POST", box + "/executions/" + executionID + "/stdin", "", `{"offset":0,"data":"aGk=","close":true}`},
+		{"POST", box + "/executions/" + executionID + "/resize", "", `{"rows":50,"cols":120}`},
+		{"GET", box + "/executions/" + executionID + "/stream", "after=3.0", ""},
+		{"GET", box + "/executions/" + executionID + "/stream", "ticket=mvt_", ""},
+		{"GET", box + "/executions/" + executionID + "/terminal", "tail=0", ""},
+		{"POST", "/v1/tickets", "", `{"method":"GET","path":"` + box + `/executions/` + executionID + `/stream"}`},
 		{"GET", "/openapi.yaml", "", ""},
 		{"GET", "//v1/../sandboxes/%2f", "%zz", ""},
 	} {
@@ -82,6 +92,19 @@ func FuzzRequest(f *testing.F) {
 		if world.extended < 0 || world.extended > 720*time.Hour {
 			t.Fatalf("a noun was asked to extend by %s", world.extended)
 		}
+		run, sizes := world.run, world.sizes
+		if run.TTY != nil {
+			sizes = append(sizes, *run.TTY)
+		}
+		for _, size := range sizes {
+			if size.Rows < 1 || size.Rows > 1000 || size.Cols < 1 || size.Cols > 1000 {
+				t.Fatalf("a noun was asked for a terminal of %+v", size)
+			}
+		}
+		if world.cancel.Grace < 0 || world.cancel.Grace > execution.MaxGrace || len(run.Env) > 100 {
+			t.Fatalf("a noun was asked for %+v and %d variables", world.cancel, len(run.Env))
+		}
+		world.sizes = nil
 		if route, params, err := router.FindRoute(r); err == nil && method != http.MethodHead {
 			c := &contract{t: t, router: router}
 			c.check(r, route, params, w.Code, w.Header(), w.Body.Bytes())

@@ -19,6 +19,8 @@ func TestRefusals(t *testing.T) {
 		run   = runs + "/" + executionID
 		file  = "/v1/sandboxes/" + sandboxID + "/files"
 	)
+	s := start(t)
+	s.world.panics = true
 	lastEvent := func(ids ...string) func(*http.Request) {
 		return func(r *http.Request) { r.Header["Last-Event-Id"] = ids }
 	}
@@ -205,8 +207,6 @@ func TestRefusals(t *testing.T) {
 		"options":                  {"OPTIONS", boxes, ``, nil, fault.RouteNotFound, ""},
 	} {
 		t.Run(name, func(t *testing.T) {
-			s := start(t)
-			s.world.panics = true
 			var edits []func(*http.Request)
 			if test.edit != nil {
 				edits = append(edits, test.edit)
