@@ -10,6 +10,8 @@ import (
 	"path/filepath"
 	"sync"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/microvmd/microvm/internal/guestwire"
 )
 
@@ -56,7 +58,7 @@ type Config struct {
 // Agent serves the protocol. It is safe for concurrent use.
 type Agent struct {
 	conf     Config          // set at construction
-	null     *os.File        // set at construction: stdin of programs
+	null     int             // set at construction: /dev/null, stdin of programs
 	oomScore *os.File        // set before it serves: oom_score_adj of the agent, or nil
 	tree     *tree           // set at construction
 	budget   budget          // has its own lock
@@ -72,7 +74,7 @@ type Agent struct {
 	mu         sync.Mutex
 	configure  *guestwire.Configure      // guarded by mu: in force
 	executions map[string]*execution     // guarded by mu
-	pipes      map[*os.File]struct{}     // guarded by mu: closed by Close
+	outputs    map[*os.File]struct{}     // guarded by mu: closed by Close
 	conns      map[net.Conn]struct{}     // guarded by mu
 	listeners  map[net.Listener]struct{} // guarded by mu
 	closed     bool                      // guarded by mu
@@ -80,13 +82,13 @@ type Agent struct {
 
 // New makes an agent. Close ends it.
 func New(conf Config) (*Agent, error) {
-	null, err := os.Open(os.DevNull)
+	null, err := openAt(unix.AT_FDCWD, os.DevNull, unix.O_RDONLY)
 	if err != nil {
 		return nil, fmt.Errorf("make agent: %w", err)
 	}
 	tree, err := openTree(conf.Cgroup)
 	if err != nil {
-		_ = null.Close()
+		_ = unix.Close(null)
 		return nil, fmt.Errorf("make agent: %w", err)
 	}
 	life, end := context.WithCancel(context.Background())
@@ -95,7 +97,7 @@ func New(conf Config) (*Agent, error) {
 		budget:     budget{free: cmp.Or(conf.KeepTotal, defaultKeepTotal)},
 		files:      make(chan struct{}, maxFileWork),
 		executions: make(map[string]*execution),
-		pipes:      make(map[*os.File]struct{}),
+		outputs:    make(map[*os.File]struct{}),
 		conns:      make(map[net.Conn]struct{}),
 		listeners:  make(map[net.Listener]struct{}),
 	}, nil
@@ -180,32 +182,32 @@ func (a *Agent) Close() error {
 		}
 	}
 	a.mu.Lock()
-	for pipe := range a.pipes {
-		_ = pipe.Close()
+	for output := range a.outputs {
+		_ = output.Close()
 	}
 	a.mu.Unlock()
 	a.work.Wait()
 	for _, e := range all {
-		a.tree.removeSoon(context.Background(), e.id)
+		e.group.removeSoon(context.Background())
 	}
 	a.tree.close()
-	return errors.Join(append(errs, a.null.Close())...)
+	return errors.Join(append(errs, unix.Close(a.null))...)
 }
 
-// follow notes pipes whose other end may outlive the program.
-func (a *Agent) follow(pipes []*os.File) {
+// follow notes outputs whose other end may outlive the program.
+func (a *Agent) follow(outputs []*os.File) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	for _, pipe := range pipes {
-		a.pipes[pipe] = struct{}{}
+	for _, output := range outputs {
+		a.outputs[output] = struct{}{}
 	}
 }
 
-func (a *Agent) unfollow(pipe *os.File) {
+func (a *Agent) unfollow(output *os.File) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	delete(a.pipes, pipe)
-	_ = pipe.Close()
+	delete(a.outputs, output)
+	_ = output.Close()
 }
 
 // applyConfigure puts a configuration in force unless its generation, or a

@@ -75,34 +75,49 @@ func TestTree(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer tree.close()
-	group, err := tree.make("a")
-	if err != nil {
+	if err := os.Mkdir(filepath.Join(dir, "1"), 0o755); err != nil {
 		t.Fatal(err)
 	}
-	_ = group.Close()
-	events := filepath.Join(dir, "a", "memory.events")
-	if err := os.WriteFile(events, []byte("low 0\noom 7\noom_kill 3\noom_group_kill 0\n"), 0o644); err != nil {
-		t.Fatal(err)
+	a, err := tree.make()
+	b, err2 := tree.make()
+	if err != nil || err2 != nil || a.name != "2" || b.name != "3" {
+		t.Fatal(a, err, b, err2)
 	}
-	if n := tree.oomKills("a"); n != 3 {
+	write := func(name, text string) {
+		if err := os.WriteFile(filepath.Join(dir, a.name, name), []byte(text), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	write("memory.events", "low 0\noom 7\noom_kill 3\noom_group_kill 0\n")
+	write("cgroup.procs", "12\n"+strings.Repeat("34\n", 1000))
+	if n := a.oomKills(); n != 3 {
 		t.Errorf("oom kills: %d", n)
 	}
-	if n := tree.oomKills("none"); n != 0 {
-		t.Errorf("oom kills of a cgroup that is not there: %d", n)
+	if pids, err := a.processes(); err != nil || len(pids) != 1001 || pids[0] != 12 || pids[1000] != 34 {
+		t.Errorf("%d processes, %v", len(pids), err)
 	}
-	if err := tree.kill("none"); err != nil {
-		t.Errorf("kill of a cgroup that is not there: %v", err)
+	write("cgroup.procs", strings.Repeat("1\n", maxGroupFile))
+	if pids, err := a.processes(); err == nil {
+		t.Errorf("%d processes of a file without bounds", len(pids))
 	}
-	tree.retire("a") // not empty yet: it stays
-	if _, err := os.Stat(filepath.Join(dir, "a")); err != nil || !tree.leftover["a"] {
+	a.retire() // not empty yet: it stays
+	if _, err := os.Stat(filepath.Join(dir, a.name)); err != nil || !tree.leftover[a] {
 		t.Errorf("a cgroup that is in use: %v", err)
 	}
-	if err := os.Remove(events); err != nil {
-		t.Fatal(err)
+	for _, name := range []string{"memory.events", "cgroup.procs"} {
+		if err := os.Remove(filepath.Join(dir, a.name, name)); err != nil {
+			t.Fatal(err)
+		}
 	}
-	tree.retire("b") // looks at a again
-	if _, err := os.Stat(filepath.Join(dir, "a")); !os.IsNotExist(err) || len(tree.leftover) != 0 {
-		t.Errorf("an empty cgroup stays: %v", err)
+	b.retire() // looks at a again
+	for _, g := range []*group{a, b} {
+		if _, err := os.Stat(filepath.Join(dir, g.name)); !os.IsNotExist(err) || len(tree.leftover) != 0 {
+			t.Errorf("an empty cgroup stays: %v", err)
+		}
+		pids, err := g.processes()
+		if n := g.oomKills(); n != 0 || len(pids) != 0 || err != nil || g.kill() != nil {
+			t.Errorf("a cgroup that is removed: %d oom kills, processes %v, %v", n, pids, err)
+		}
 	}
 }
 

@@ -41,19 +41,14 @@ func TestSignalIsNotACode(t *testing.T) {
 func TestSignalReachesTheWholeGroup(t *testing.T) {
 	t.Parallel()
 	b := newBox(t)
-	if _, err := b.Start(t.Context(), "a", script("trap 'echo got; exit 3' TERM; echo ready; sleep 1000 & wait")); err != nil {
+	if _, err := b.begin(t, "a", script("trap 'echo got; exit 3' TERM; echo ready; sleep 1000 & wait")); err != nil {
 		t.Fatal(err)
 	}
-	var o outcome
-	for !strings.Contains(string(o.out), "ready") {
-		if _, err := b.Pull(t.Context(), "a", guestwire.Pull{Stdout: o.stdoutNext, WaitMS: 1000}, o.take); err != nil {
-			t.Fatal(err)
-		}
-	}
+	o := b.until(t, "a", "ready")
 	if err := b.Signal(t.Context(), "a", "SIGTERM"); err != nil {
 		t.Fatal(err)
 	}
-	if o := b.finish(t, "a"); o.code(t) != 3 || !strings.Contains(string(o.out), "got") {
+	if o := b.finish(t, "a", o); o.code(t) != 3 || !strings.Contains(string(o.out), "got") {
 		t.Errorf("got %q %+v", o.out, o.exit)
 	}
 	if err := b.Signal(t.Context(), "a", "SIGTERM"); err != nil {
@@ -105,7 +100,7 @@ func TestLongOutputKeepsTheTail(t *testing.T) {
 // startAndEnd starts a program and waits for its end without pulling.
 func (b *box) startAndEnd(t testing.TB, id string, start guestwire.Start) *execution {
 	t.Helper()
-	if _, err := b.Start(t.Context(), id, start); err != nil {
+	if _, err := b.begin(t, id, start); err != nil {
 		t.Fatal(err)
 	}
 	e, err := b.agent.find(id)
@@ -151,11 +146,11 @@ func TestStartIsIdempotent(t *testing.T) {
 	var group sync.WaitGroup
 	for i := range callers {
 		group.Go(func() {
-			started, err := b.Start(t.Context(), "same", script("echo x >> count; exec sleep 1000"))
+			pid, err := b.begin(t, "same", script("echo x >> count; exec sleep 1000"))
 			if err != nil {
 				t.Error(err)
 			}
-			pids[i] = started.PID
+			pids[i] = pid
 		})
 	}
 	group.Wait()
@@ -173,7 +168,7 @@ func TestStartIsIdempotent(t *testing.T) {
 	if err := b.Forget(t.Context(), "same"); err != nil {
 		t.Errorf("forget what is not known: %v", err)
 	}
-	_, err := b.Pull(t.Context(), "same", guestwire.Pull{}, func(guestwire.Frame) error { return nil })
+	_, err := b.Pull(t.Context(), "same", guestwire.Pull{}, guestwire.Sink{})
 	if !guestwire.Refused(err, guestwire.NoExecution) {
 		t.Errorf("pull of a forgotten execution: %v", err)
 	}
@@ -209,7 +204,7 @@ func TestRefusals(t *testing.T) {
 		{guestwire.Start{Cmd: "true", Args: []string{"a\x00b"}}, guestwire.BadRequest},
 		{guestwire.Start{Cmd: "true", Env: map[string]string{"A=B": ""}}, guestwire.BadRequest},
 	} {
-		if _, err := b.Start(t.Context(), "exe", c.start); !guestwire.Refused(err, c.want) {
+		if _, err := b.begin(t, "exe", c.start); !guestwire.Refused(err, c.want) {
 			t.Errorf("%+v: got %v, want %s", c.start, err, c.want)
 		}
 	}
@@ -237,7 +232,7 @@ func TestEnvironmentAndDirectory(t *testing.T) {
 func TestNotConfigured(t *testing.T) {
 	t.Parallel()
 	b := newBareBox(t)
-	if _, err := b.Start(t.Context(), "a", script("true")); !guestwire.Refused(err, guestwire.NotConfigured) {
+	if _, err := b.begin(t, "a", script("true")); !guestwire.Refused(err, guestwire.NotConfigured) {
 		t.Errorf("start: %v", err)
 	}
 	if _, _, err := b.ReadFile(t.Context(), "a"); !guestwire.Refused(err, guestwire.NotConfigured) {
@@ -283,17 +278,17 @@ func TestExecutionsAreBounded(t *testing.T) {
 	t.Parallel()
 	b := newBox(t)
 	for i := range maxExecutions {
-		if _, err := b.Start(t.Context(), fmt.Sprintf("e%d", i), guestwire.Start{Cmd: "true"}); err != nil {
+		if _, err := b.begin(t, fmt.Sprintf("e%d", i), guestwire.Start{Cmd: "true"}); err != nil {
 			t.Fatal(err)
 		}
 	}
-	if _, err := b.Start(t.Context(), "more", guestwire.Start{Cmd: "true"}); !guestwire.Refused(err, guestwire.StartFailed) {
+	if _, err := b.begin(t, "more", guestwire.Start{Cmd: "true"}); !guestwire.Refused(err, guestwire.StartFailed) {
 		t.Errorf("one too many: %v", err)
 	}
 	if err := b.Forget(t.Context(), "e0"); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := b.Start(t.Context(), "more", guestwire.Start{Cmd: "true"}); err != nil {
+	if _, err := b.begin(t, "more", guestwire.Start{Cmd: "true"}); err != nil {
 		t.Errorf("after a forget: %v", err)
 	}
 }

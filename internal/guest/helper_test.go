@@ -6,7 +6,9 @@ import (
 	"flag"
 	"net"
 	"net/http"
+	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 	"time"
 
@@ -33,6 +35,41 @@ func newBox(t testing.TB, change ...func(*Config)) *box {
 		t.Fatal(err)
 	}
 	return b
+}
+
+// newUserBox makes one whose programs run as a user of their own, which needs
+// root.
+func newUserBox(t testing.TB, change ...func(*Config)) *box {
+	t.Helper()
+	b := newBareBox(t, append(change, asUser)...)
+	b.addUser(t)
+	if _, err := b.Configure(t.Context(), configuration(1)); err != nil {
+		t.Fatal(err)
+	}
+	return b
+}
+
+func asUser(c *Config) { c.SameUser = false }
+
+// addUser makes the accounts root and user, uid 12345, in the directory of a
+// box, and opens the way to it.
+func (b *box) addUser(t testing.TB) {
+	t.Helper()
+	if err := os.MkdirAll(filepath.Join(b.root, "etc"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	for name, text := range map[string]string{
+		"passwd": "root:x:0:0::/root:/bin/sh\nuser:x:12345:12346::/home/user:/bin/sh\n", "group": "extra:x:12347:user\n",
+	} {
+		if err := os.WriteFile(filepath.Join(b.root, "etc", name), []byte(text), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for dir := b.root; dir != "/tmp" && dir != "/"; dir = filepath.Dir(dir) {
+		if err := os.Chmod(dir, 0o755); err != nil {
+			t.Fatal(err)
+		}
+	}
 }
 
 func newBareBox(t testing.TB, change ...func(*Config)) *box {
@@ -103,28 +140,61 @@ type outcome struct {
 	stderrNext int64
 }
 
+// begin starts a program without waiting for anything that it says; what the
+// reply holds of it already is not acknowledged.
+func (b *box) begin(t testing.TB, id string, start guestwire.Start) (pid int, err error) {
+	t.Helper()
+	_, err = b.Start(t.Context(), id, start, guestwire.Sink{
+		Started: func(s guestwire.Started) { pid = s.PID },
+		Output:  func(guestwire.Frame) error { return nil },
+	})
+	return pid, err
+}
+
 // run starts a program and pulls until it is over.
 func (b *box) run(t testing.TB, id string, start guestwire.Start) outcome {
 	t.Helper()
-	if _, err := b.Start(t.Context(), id, start); err != nil {
+	if _, err := b.begin(t, id, start); err != nil {
 		t.Fatal(err)
 	}
 	return b.finish(t, id)
 }
 
-func (b *box) finish(t testing.TB, id string) outcome {
+// finish pulls until the program is over, and before what was pulled already.
+func (b *box) finish(t testing.TB, id string, before ...outcome) outcome {
+	t.Helper()
+	o := outcome{}
+	if len(before) > 0 {
+		o = before[0]
+	}
+	for !b.pull(t, id, &o) {
+	}
+	return o
+}
+
+// until pulls until the program has printed text.
+func (b *box) until(t testing.TB, id, text string) outcome {
 	t.Helper()
 	var o outcome
-	for {
-		exit, err := b.Pull(t.Context(), id, guestwire.Pull{Stdout: o.stdoutNext, Stderr: o.stderrNext, WaitMS: guestwire.MaxPullWait}, o.take)
-		if err != nil {
-			t.Fatal(err)
-		}
-		if exit != nil {
-			o.exit = *exit
-			return o
+	for !strings.Contains(string(o.out), text) {
+		if b.pull(t, id, &o) {
+			t.Fatalf("it ended before it printed %q: %q %q %+v", text, o.out, o.err, o.exit)
 		}
 	}
+	return o
+}
+
+// pull pulls once, and says whether the program is over.
+func (b *box) pull(t testing.TB, id string, o *outcome) bool {
+	t.Helper()
+	exit, err := b.Pull(t.Context(), id, guestwire.Pull{Stdout: o.stdoutNext, Stderr: o.stderrNext, WaitMS: guestwire.MaxPullWait}, guestwire.Sink{Output: o.take})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if exit != nil {
+		o.exit = *exit
+	}
+	return exit != nil
 }
 
 func (o *outcome) take(f guestwire.Frame) error {

@@ -2,7 +2,6 @@ package guest
 
 import (
 	"bufio"
-	"bytes"
 	"errors"
 	"fmt"
 	"io"
@@ -36,22 +35,24 @@ type request struct {
 	query  url.Values
 	id     string // of the route's {id}
 	body   io.Reader
-	close  bool // the client wants no more on this connection
+	length int64 // of the body; negative when it comes in chunks
+	close  bool  // the client wants no more on this connection
 }
 
-// timedConn gives the other side moveWait for each read and write.
+// timedConn gives the other side a time for each read and write.
 type timedConn struct {
 	net.Conn
+	wait time.Duration // for a read; owner: who reads
 }
 
-func (c timedConn) Read(p []byte) (int, error) {
-	if err := c.SetReadDeadline(time.Now().Add(moveWait)); err != nil {
+func (c *timedConn) Read(p []byte) (int, error) {
+	if err := c.SetReadDeadline(time.Now().Add(c.wait)); err != nil {
 		return 0, err
 	}
 	return c.Conn.Read(p)
 }
 
-func (c timedConn) Write(p []byte) (int, error) {
+func (c *timedConn) Write(p []byte) (int, error) {
 	if err := c.SetWriteDeadline(time.Now().Add(moveWait)); err != nil {
 		return 0, err
 	}
@@ -61,12 +62,14 @@ func (c timedConn) Write(p []byte) (int, error) {
 // serve answers the requests of one connection until it, or the client, wants
 // no more.
 func (a *Agent) serve(conn net.Conn) {
-	reader := bufio.NewReaderSize(timedConn{conn}, 4<<10)
-	writer := bufio.NewWriterSize(timedConn{conn}, 4<<10)
+	timed := &timedConn{Conn: conn}
+	reader, writer := bufio.NewReaderSize(timed, 4<<10), bufio.NewWriterSize(timed, 4<<10)
 	for {
-		if !awaitRequest(conn, reader) {
+		timed.wait = idleWait
+		if _, err := reader.Peek(1); err != nil {
 			return
 		}
+		timed.wait = moveWait
 		r, err := readRequest(reader)
 		w := &reply{out: writer}
 		if err != nil {
@@ -100,23 +103,6 @@ func drain(body io.Reader) bool {
 	return false
 }
 
-// awaitRequest waits for the first byte of a request.
-func awaitRequest(conn net.Conn, reader *bufio.Reader) bool {
-	if reader.Buffered() > 0 {
-		return true
-	}
-	if conn.SetReadDeadline(time.Now().Add(idleWait)) != nil {
-		return false
-	}
-	one := make([]byte, 1)
-	n, err := conn.Read(one)
-	if n == 0 || err != nil {
-		return false
-	}
-	reader.Reset(io.MultiReader(bytes.NewReader(one), timedConn{conn}))
-	return true
-}
-
 // readRequest reads the line and the header of a request.
 func readRequest(reader *bufio.Reader) (*request, error) {
 	left := maxHeader
@@ -146,11 +132,9 @@ func (r *request) readHeader(reader *bufio.Reader, left *int) error {
 			return err
 		}
 		if line == "" {
-			r.body = &io.LimitedReader{R: reader, N: length}
+			r.length, r.body = length, &exactReader{in: reader, left: length}
 			if chunked {
-				r.body = &chunkReader{in: reader}
-			} else if length > 0 {
-				r.body = &exactReader{in: reader, left: length}
+				r.length, r.body = -1, &chunkReader{in: reader}
 			}
 			return nil
 		}

@@ -6,11 +6,13 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"net/url"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
 	"testing/iotest"
+	"time"
 
 	"github.com/microvmd/microvm/internal/guestwire"
 )
@@ -80,7 +82,7 @@ func TestOversizeBodiesAreRefused(t *testing.T) {
 	t.Parallel()
 	b := newBox(t)
 	big := script(strings.Repeat("a", guestwire.MaxRequestBody))
-	if _, err := b.Start(t.Context(), "a", big); !guestwire.Refused(err, guestwire.BadRequest) {
+	if _, err := b.begin(t, "a", big); !guestwire.Refused(err, guestwire.BadRequest) {
 		t.Errorf("got %v", err)
 	}
 	for _, body := range []string{"", "{", "[]", `{"cmd":1}`, `{"cmd":"true","unknown":1}`, `{"cmd":"true"}{}`, strings.Repeat(`{"env":`, 10_100)} {
@@ -187,11 +189,107 @@ func FuzzReadRequest(f *testing.F) {
 		if n > int64(len(text)) || !strings.HasPrefix(r.path, "/") {
 			t.Errorf("body of %d bytes out of %d", n, len(text))
 		}
-		for route := range routes {
-			_, pattern, _ := strings.Cut(route, " ")
-			if r.match(pattern) && strings.Contains(r.id, "/") {
+		for _, known := range routes {
+			if known.match(r) && strings.Contains(r.id, "/") {
 				t.Errorf("id %q", r.id)
 			}
+		}
+	})
+}
+
+// Whatever a body says, it becomes a request within its bounds or a refusal.
+func FuzzRequestBodies(f *testing.F) {
+	f.Add(uint8(0), `{"cmd":"sh","args":["-c","true"],"cwd":"a","user":"root","env":{"A":"b"},"stdin_open":true,"tty":{"rows":24,"cols":80},"pull":{"stdout":1,"wait_ms":5}}`)
+	f.Add(uint8(0), `{"cmd":"true","tty":{"rows":0,"cols":-1}}`)
+	f.Add(uint8(0), `{"cmd":"a\u0000b"}{}`)
+	f.Add(uint8(1), `{"generation":1,"hostname":"sb-1","time_ns":1,"entropy":"AAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA=","user":"user","workdir":"/workspace","env":{}}`)
+	f.Add(uint8(1), `{"generation":-1}`)
+	f.Add(uint8(2), `{"stdout":9223372036854775807,"stderr":-1,"wait_ms":20001}`)
+	f.Add(uint8(3), `{"signal":"SIGTERM"}`)
+	f.Add(uint8(4), `{"rows":1000,"cols":1001}`)
+	f.Fuzz(func(t *testing.T, kind uint8, text string) {
+		var err error
+		switch body := strings.NewReader(text); kind % 5 {
+		case 0:
+			var start guestwire.Start
+			if err = decode(body, &start); err == nil {
+				err = checkStart(start)
+			}
+			if err == nil && (start.Cmd == "" || strings.ContainsRune(strings.Join(start.Args, ""), 0) || start.TTY != nil && checkSize(*start.TTY) != nil) {
+				t.Errorf("%+v", start)
+			}
+		case 1:
+			var conf guestwire.Configure
+			if err = decode(body, &conf); err == nil {
+				err = checkConfigure(conf)
+			}
+			if err == nil && (conf.Generation < 1 || len(conf.Entropy) < 32 || !strings.HasPrefix(conf.Workdir, "/") || !validHostname(conf.Hostname)) {
+				t.Errorf("%+v", conf)
+			}
+		case 2:
+			var pull guestwire.Pull
+			e := &execution{changed: make(chan struct{}), streams: [2]tail{{budget: &budget{}}, {budget: &budget{}}}}
+			if err = decode(body, &pull); err == nil {
+				err = e.acknowledge([2]int64{pull.Stdout, pull.Stderr}, pull.WaitMS)
+			}
+			if err == nil && (pull.Stdout != 0 || pull.Stderr != 0 || pull.WaitMS < 0 || pull.WaitMS > guestwire.MaxPullWait) {
+				t.Errorf("%+v", pull)
+			}
+		case 3:
+			err = decode(body, new(guestwire.Signal))
+		case 4:
+			var size guestwire.Size
+			if err = decode(body, &size); err == nil {
+				err = checkSize(size)
+			}
+			if err == nil && (min(size.Rows, size.Cols) < 1 || max(size.Rows, size.Cols) > guestwire.MaxTerminal) {
+				t.Errorf("%+v", size)
+			}
+		}
+		if err != nil && !guestwire.Refused(err, guestwire.BadRequest) {
+			t.Errorf("%.100q: %v", text, err)
+		}
+	})
+}
+
+// Whatever a query says, a feed is within its bounds.
+func FuzzReadFeed(f *testing.F) {
+	f.Add("offset=0&close=false&wait_ms=0", int64(5))
+	f.Add("offset=9223372036854775807&close=true&wait_ms=20000", int64(guestwire.MaxStdin))
+	f.Add("offset=-1&close=1&wait_ms=20001", int64(-1))
+	f.Fuzz(func(t *testing.T, text string, length int64) {
+		query, err := url.ParseQuery(text)
+		if err != nil {
+			return
+		}
+		got, err := readFeed(&request{query: query, length: length, body: strings.NewReader("")})
+		if err != nil {
+			if !guestwire.Refused(err, guestwire.BadRequest) {
+				t.Error(err)
+			}
+			return
+		}
+		if got.offset < 0 || got.offset+got.size < got.offset || got.size < 0 || got.size > guestwire.MaxStdin || time.Until(got.until) > long {
+			t.Errorf("%+v", got)
+		}
+	})
+}
+
+// A user is found in whatever the guest has in its place, or is not.
+func FuzzLookupAccount(f *testing.F) {
+	f.Add("root:x:0:0::/root:/bin/sh\nuser:x:1000:1000::/home/user:/bin/sh\n", "sudo:x:27:user\n")
+	f.Add("user:x:4294967295:1:::\n", strings.Repeat("g:x:1:user\n", 100))
+	f.Add("user:::\nuser:x:-1:0:::\n", ":::")
+	f.Fuzz(func(t *testing.T, passwd, group string) {
+		etc := t.TempDir()
+		for name, text := range map[string]string{"passwd": passwd, "group": group} {
+			if err := os.WriteFile(filepath.Join(etc, name), []byte(text), 0o600); err != nil {
+				t.Fatal(err)
+			}
+		}
+		who, err := lookupAccount(etc, "user")
+		if err != nil && !guestwire.Refused(err, guestwire.UserNotFound) || err == nil && (who.name != "user" || len(who.groups) > maxGroups) {
+			t.Errorf("%+v %v", who, err)
 		}
 	})
 }
@@ -227,31 +325,16 @@ func TestAccounts(t *testing.T) {
 // Root may become the user; anybody else is told that it cannot be done.
 func TestProgramsRunAsTheUser(t *testing.T) {
 	t.Parallel()
-	b := newBareBox(t, func(c *Config) { c.SameUser = false })
-	if err := os.MkdirAll(filepath.Join(b.root, "etc"), 0o755); err != nil {
-		t.Fatal(err)
-	}
-	passwd := fmt.Sprintf("root:x:0:0::/root:/bin/sh\nuser:x:%d:%d::/home/user:/bin/sh\n", 12345, 12346)
-	for name, text := range map[string]string{"passwd": passwd, "group": "extra:x:12347:user\n"} {
-		if err := os.WriteFile(filepath.Join(b.root, "etc", name), []byte(text), 0o644); err != nil {
-			t.Fatal(err)
-		}
-	}
-	_, err := b.Configure(t.Context(), configuration(1))
 	if os.Getuid() != 0 {
+		b := newBareBox(t, asUser)
+		b.addUser(t)
+		_, err := b.Configure(t.Context(), configuration(1))
 		if !guestwire.Refused(err, guestwire.PermissionDenied) && !guestwire.Refused(err, guestwire.Failed) {
 			t.Errorf("configure without rights: %v", err)
 		}
 		return
 	}
-	if err != nil {
-		t.Fatal(err)
-	}
-	for dir := b.root; dir != "/tmp" && dir != "/"; dir = filepath.Dir(dir) {
-		if err := os.Chmod(dir, 0o755); err != nil { // the user must get to its directory
-			t.Fatal(err)
-		}
-	}
+	b := newUserBox(t)
 	secret := filepath.Join(b.root, "secret")
 	if err := os.Mkdir(secret, 0o700); err != nil {
 		t.Fatal(err)
@@ -267,7 +350,7 @@ func TestProgramsRunAsTheUser(t *testing.T) {
 		t.Errorf("root: got %q %q", o.out, o.err)
 	}
 	for start, want := range map[string]guestwire.Code{"/secret": guestwire.BadDirectory, "": guestwire.PermissionDenied} {
-		_, err := b.Start(t.Context(), "b", guestwire.Start{Cmd: filepath.Join(secret, "x"), Cwd: start})
+		_, err := b.begin(t, "b", guestwire.Start{Cmd: filepath.Join(secret, "x"), Cwd: start})
 		if !guestwire.Refused(err, want) {
 			t.Errorf("directory %q: %v", start, err)
 		}

@@ -8,7 +8,6 @@ import (
 	"runtime"
 	"slices"
 	"strings"
-	"syscall"
 
 	"golang.org/x/sys/unix"
 
@@ -20,11 +19,13 @@ const defaultPath = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bi
 
 // program is everything that the kernel needs to start one.
 type program struct {
-	path string
-	argv []string
-	env  []string
-	dir  string
-	who  account
+	path    string
+	argv    []string
+	env     []string
+	dir     string
+	who     account
+	search  string // PATH
+	guessed bool   // path was found with root's rights and not the user's
 }
 
 // prepare turns a request into a program, or a refusal that names what is
@@ -41,21 +42,54 @@ func (a *Agent) prepare(conf guestwire.Configure, start guestwire.Start) (progra
 	if err != nil {
 		return program{}, err
 	}
-	env := environment(conf.Env, who, start.Env)
+	env := environment(conf.Env, who, start)
 	p := program{
-		argv: append([]string{start.Cmd}, start.Args...),
-		env:  flatten(env),
-		dir:  a.under(absolute(conf.Workdir, start.Cwd)),
-		who:  who,
+		argv:   append([]string{start.Cmd}, start.Args...),
+		env:    flatten(env),
+		dir:    a.under(absolute(conf.Workdir, start.Cwd)),
+		who:    who,
+		search: env["PATH"],
 	}
-	err = who.do(func() error {
+	if who.root() {
+		return p, p.resolve()
+	}
+	if p.path, p.guessed = p.guess(); !p.guessed {
+		return p, p.resolve()
+	}
+	return p, nil
+}
+
+// guess finds the command with the agent's rights, which are enough to start
+// it: the kernel checks the user's then. It says nothing unless it is sure that
+// the user finds no other; a refusal is never made of a guess.
+func (p *program) guess() (path string, sure bool) {
+	cmd := p.argv[0]
+	if strings.Contains(cmd, "/") {
+		return absolute(p.dir, cmd), true
+	}
+	for _, entry := range filepath.SplitList(p.search) {
+		found := filepath.Join(absolute(p.dir, entry), cmd)
+		switch err := unix.Faccessat(unix.AT_FDCWD, found, unix.X_OK, 0); {
+		case err == nil:
+			return found, true
+		case !errors.Is(err, unix.ENOENT) && !errors.Is(err, unix.ENOTDIR): // a file system may show the user more than root
+			return "", false
+		}
+	}
+	return "", false
+}
+
+// resolve finds the command with the user's rights, or says why there is none.
+func (p *program) resolve() error {
+	p.guessed = false
+	return p.who.do(func() error {
 		if err := checkDirectory(p.dir); err != nil {
 			return err
 		}
-		p.path, err = lookupCommand(start.Cmd, p.dir, env["PATH"])
+		var err error
+		p.path, err = lookupCommand(p.argv[0], p.dir, p.search)
 		return err
 	})
-	return p, err
 }
 
 // checkStart refuses what no program can be started with.
@@ -70,13 +104,19 @@ func checkStart(start guestwire.Start) error {
 	if bad {
 		return refuse(guestwire.BadRequest, "empty command, or a NUL byte")
 	}
+	if start.TTY != nil {
+		return checkSize(*start.TTY)
+	}
 	return nil
 }
 
 // environment is the image's, then what belongs to the user, then the
 // caller's; the later wins.
-func environment(image map[string]string, who account, caller map[string]string) map[string]string {
+func environment(image map[string]string, who account, start guestwire.Start) map[string]string {
 	env := map[string]string{"PATH": defaultPath}
+	if start.TTY != nil {
+		env["TERM"] = defaultTerm
+	}
 	for key, value := range image {
 		env[key] = value
 	}
@@ -87,7 +127,7 @@ func environment(image map[string]string, who account, caller map[string]string)
 		env["SHELL"] = who.shell
 	}
 	env["USER"], env["LOGNAME"] = who.name, who.name
-	for key, value := range caller {
+	for key, value := range start.Env {
 		env[key] = value
 	}
 	return env
@@ -109,10 +149,13 @@ func absolute(base, path string) string {
 	return filepath.Join(base, path)
 }
 
+// root says that the account has all the rights that the agent has.
+func (a account) root() bool { return a.same || a.uid == 0 }
+
 // do calls fn with the user's rights on files. The rights belong to one
 // thread; it is never used again and ends with its goroutine.
 func (a account) do(fn func() error) error {
-	if a.same || a.uid == 0 {
+	if a.root() {
 		return fn()
 	}
 	done := make(chan error, 1)
@@ -192,18 +235,4 @@ func checkCommand(path string) error {
 // mayExecute asks the kernel with the calling thread's rights.
 func mayExecute(path string) bool {
 	return unix.Faccessat2(unix.AT_FDCWD, path, unix.X_OK, unix.AT_EACCESS) == nil
-}
-
-// startRefusal names what the kernel said when it was asked to start a program
-// that looked fine. A script or program whose interpreter is missing is a
-// command that was not found.
-func startRefusal(err error) error {
-	switch {
-	case errors.Is(err, syscall.ENOENT), errors.Is(err, syscall.ENOTDIR):
-		return refuse(guestwire.CommandNotFound, err.Error())
-	case errors.Is(err, syscall.EACCES), errors.Is(err, syscall.ENOEXEC): // 126 to a shell, both
-		return refuse(guestwire.PermissionDenied, err.Error())
-	default:
-		return refuse(guestwire.StartFailed, err.Error())
-	}
 }

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"strconv"
 
 	"github.com/microvmd/microvm/internal/guestwire"
 )
@@ -23,21 +24,29 @@ type reply struct {
 // chunks when it is negative. A 204 has none.
 func (w *reply) header(status int, kind string, length int64) {
 	w.begun = true
-	w.printf("HTTP/1.1 %d %s\r\n", status, map[bool]string{true: "OK", false: "Refused"}[status < 300])
+	w.line("HTTP/1.1 ", strconv.Itoa(status), map[bool]string{true: " OK", false: " Refused"}[status < 300])
 	if status != 204 {
-		w.printf("Content-Type: %s\r\n", kind)
+		w.line("Content-Type: ", kind)
 		if w.chunked = length < 0; w.chunked {
-			w.printf("Transfer-Encoding: chunked\r\n")
+			w.line("Transfer-Encoding: chunked")
 		} else {
-			w.printf("Content-Length: %d\r\n", length)
+			w.line("Content-Length: ", strconv.FormatInt(length, 10))
 		}
 	}
-	w.printf("\r\n")
+	w.line()
 }
 
-func (w *reply) printf(format string, args ...any) {
+// line writes a line of the header, or around a chunk.
+func (w *reply) line(parts ...string) {
+	for _, part := range parts {
+		w.write(part)
+	}
+	w.write("\r\n")
+}
+
+func (w *reply) write(text string) {
 	if w.err == nil {
-		_, w.err = fmt.Fprintf(w.out, format, args...)
+		_, w.err = w.out.WriteString(text)
 	}
 }
 
@@ -47,16 +56,24 @@ func (w *reply) Write(p []byte) (int, error) {
 		return 0, w.err
 	}
 	if w.chunked {
-		w.printf("%x\r\n", len(p))
+		w.line(strconv.FormatInt(int64(len(p)), 16))
 	}
 	n := 0
 	if w.err == nil {
 		n, w.err = w.out.Write(p)
 	}
 	if w.chunked {
-		w.printf("\r\n")
+		w.line()
 	}
 	return n, w.err
+}
+
+// flush sends what is buffered of a body that goes on.
+func (w *reply) flush() error {
+	if w.err == nil {
+		w.err = w.out.Flush()
+	}
+	return w.err
 }
 
 // finish ends the body and sends what is buffered.
@@ -65,7 +82,7 @@ func (w *reply) finish() error {
 		w.err = errors.New("no answer was given")
 	}
 	if w.chunked {
-		w.printf("0\r\n\r\n")
+		w.write("0\r\n\r\n")
 	}
 	if w.err != nil {
 		return w.err

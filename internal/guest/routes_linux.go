@@ -2,9 +2,12 @@ package guest
 
 import (
 	"context"
+	"errors"
 	"io"
+	"math"
 	"net/url"
 	"path"
+	"strconv"
 	"strings"
 	"time"
 
@@ -14,27 +17,40 @@ import (
 // forgetWait bounds how long a forget waits for a killed program to end.
 const forgetWait = 10 * time.Second
 
-type handler func(a *Agent, w *reply, r *request) error
+// route is one of the agent's: a method, and a path before and after {id}.
+type route struct {
+	method, before, after string
+	id                    bool // the path has an {id}
+	serve                 func(a *Agent, w *reply, r *request) error
+}
 
-var routes = map[string]handler{
-	guestwire.RouteEcho:      (*Agent).serveEcho,
-	guestwire.RouteConfigure: (*Agent).serveConfigure,
-	guestwire.RouteStart:     (*Agent).serveStart,
-	guestwire.RoutePull:      (*Agent).servePull,
-	guestwire.RouteSignal:    (*Agent).serveSignal,
-	guestwire.RouteForget:    (*Agent).serveForget,
-	guestwire.RouteReadFile:  (*Agent).serveReadFile,
-	guestwire.RouteWriteFile: (*Agent).serveWriteFile,
+// routes are few, and tried in turn.
+var routes = []route{
+	newRoute(guestwire.RouteStart, (*Agent).serveStart),
+	newRoute(guestwire.RoutePull, (*Agent).servePull),
+	newRoute(guestwire.RouteSignal, (*Agent).serveSignal),
+	newRoute(guestwire.RouteStdin, (*Agent).serveStdin),
+	newRoute(guestwire.RouteResize, (*Agent).serveResize),
+	newRoute(guestwire.RouteForget, (*Agent).serveForget),
+	newRoute(guestwire.RouteReadFile, (*Agent).serveReadFile),
+	newRoute(guestwire.RouteWriteFile, (*Agent).serveWriteFile),
+	newRoute(guestwire.RouteEcho, (*Agent).serveEcho),
+	newRoute(guestwire.RouteConfigure, (*Agent).serveConfigure),
+}
+
+func newRoute(pattern string, serve func(a *Agent, w *reply, r *request) error) route {
+	method, path, _ := strings.Cut(pattern, " ")
+	before, after, id := strings.Cut(path, "{id}")
+	return route{method: method, before: before, after: after, id: id, serve: serve}
 }
 
 // handle finds the route of a request and answers it.
 func (a *Agent) handle(w *reply, r *request) {
-	for route, serve := range routes {
-		method, pattern, _ := strings.Cut(route, " ")
-		if method != r.method || !r.match(pattern) {
+	for _, known := range routes {
+		if !known.match(r) {
 			continue
 		}
-		if err := serve(a, w, r); err != nil {
+		if err := known.serve(a, w, r); err != nil {
 			w.refuse(err)
 		}
 		return
@@ -42,20 +58,22 @@ func (a *Agent) handle(w *reply, r *request) {
 	w.refuse(refuse(guestwire.BadRequest, "no such route"))
 }
 
-// match compares the path with a pattern and notes {id}.
-func (r *request) match(pattern string) bool {
-	want, got := strings.Split(pattern, "/"), strings.Split(r.path, "/")
-	if len(want) != len(got) {
+// match says whether a request is for the route, and notes its {id}.
+func (t route) match(r *request) bool {
+	if r.method != t.method {
 		return false
 	}
-	for i := range want {
-		if want[i] == "{id}" {
-			r.id = got[i]
-		} else if want[i] != got[i] {
-			return false
-		}
+	if !t.id {
+		return r.path == t.before
 	}
-	return true
+	rest, ok := strings.CutPrefix(r.path, t.before)
+	if ok {
+		rest, ok = strings.CutSuffix(rest, t.after)
+	}
+	if ok = ok && !strings.Contains(rest, "/"); ok {
+		r.id = rest
+	}
+	return ok
 }
 
 // validID is what may name an execution, and with it a cgroup.
@@ -125,14 +143,7 @@ func (a *Agent) serveStart(w *reply, r *request) error {
 	if err != nil {
 		return err
 	}
-	return a.pull(w, e, start.Pull)
-}
-
-func (a *Agent) pull(w *reply, e *execution, pull guestwire.Pull) error {
-	return e.pull(a.life, pull, func() io.Writer {
-		w.header(200, "application/octet-stream", -1)
-		return w
-	})
+	return e.pull(a.life, start.Pull, w)
 }
 
 func (a *Agent) servePull(w *reply, r *request) error {
@@ -144,7 +155,7 @@ func (a *Agent) servePull(w *reply, r *request) error {
 	if err := decode(r.body, &pull); err != nil {
 		return err
 	}
-	return a.pull(w, e, pull)
+	return e.pull(a.life, pull, w)
 }
 
 func (a *Agent) serveSignal(w *reply, r *request) error {
@@ -157,6 +168,58 @@ func (a *Agent) serveSignal(w *reply, r *request) error {
 		return err
 	}
 	if err := e.signal(signal.Signal); err != nil {
+		return err
+	}
+	w.json(nil)
+	return nil
+}
+
+func (a *Agent) serveStdin(w *reply, r *request) error {
+	e, err := a.find(r.id)
+	if err != nil {
+		return err
+	}
+	f, err := readFeed(r)
+	if err != nil {
+		return err
+	}
+	if e.input == nil {
+		return refuse(guestwire.NoStdin, e.id)
+	}
+	taken, err := e.input.put(a.life, f)
+	if err != nil {
+		return err
+	}
+	w.json(taken)
+	return nil
+}
+
+// readFeed reads a stdin request but for its body, whose length must be told.
+func readFeed(r *request) (feed, error) {
+	offset, err1 := strconv.ParseInt(r.query.Get("offset"), 10, 64)
+	end, err2 := strconv.ParseBool(r.query.Get("close"))
+	wait, err3 := strconv.Atoi(r.query.Get("wait_ms"))
+	if errors.Join(err1, err2, err3) != nil || offset < 0 || offset > math.MaxInt64-guestwire.MaxStdin || wait < 0 || wait > guestwire.MaxStdinWait {
+		return feed{}, refuse(guestwire.BadRequest, "offset, close or wait_ms")
+	}
+	if r.length < 0 || r.length > guestwire.MaxStdin {
+		return feed{}, refuse(guestwire.BadRequest, "body is too long, or does not say its length")
+	}
+	return feed{
+		offset: offset, size: r.length, body: r.body, end: end, until: time.Now().Add(time.Duration(wait) * time.Millisecond),
+	}, nil
+}
+
+func (a *Agent) serveResize(w *reply, r *request) error {
+	e, err := a.find(r.id)
+	if err != nil {
+		return err
+	}
+	var size guestwire.Size
+	if err := decode(r.body, &size); err != nil {
+		return err
+	}
+	if err := e.resize(size); err != nil {
 		return err
 	}
 	w.json(nil)

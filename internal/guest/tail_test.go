@@ -94,6 +94,7 @@ func TestPullSurvivesCuts(t *testing.T) {
 		if err != nil || !mine {
 			t.Fatal(err)
 		}
+		e.pid = 7
 		close(e.started)
 		defer func() {
 			e.mu.Lock()
@@ -116,7 +117,7 @@ func TestPullSurvivesCuts(t *testing.T) {
 		}
 		pull := func(cut int64) *guestwire.Exit {
 			left.Store(cut)
-			exit, err := client.Pull(context.Background(), "fed", guestwire.Pull{Stdout: stored[0], Stderr: stored[1]}, sink)
+			exit, err := client.Pull(context.Background(), "fed", guestwire.Pull{Stdout: stored[0], Stderr: stored[1]}, guestwire.Sink{Output: sink})
 			if err != nil && left.Load() > 0 {
 				t.Fatal(err)
 			}
@@ -159,7 +160,7 @@ func TestPullRefusesWhatWasNeverWritten(t *testing.T) {
 	b := newBox(t)
 	b.startAndEnd(t, "a", script("echo hi"))
 	for _, pull := range []guestwire.Pull{{Stdout: 4}, {Stderr: 1}, {Stdout: -1}, {WaitMS: -1}, {WaitMS: guestwire.MaxPullWait + 1}} {
-		_, err := b.Pull(t.Context(), "a", pull, func(guestwire.Frame) error { return io.EOF })
+		_, err := b.Pull(t.Context(), "a", pull, guestwire.Sink{Output: func(guestwire.Frame) error { return io.EOF }})
 		if !guestwire.Refused(err, guestwire.BadRequest) {
 			t.Errorf("%+v: %v", pull, err)
 		}

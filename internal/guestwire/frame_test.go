@@ -23,7 +23,7 @@ func TestFramesComeBackAsWritten(t *testing.T) {
 		var want []Frame
 		for range rapid.IntRange(0, 5).Draw(t, "frames") {
 			f := Frame{
-				Type:    rapid.SampledFrom([]FrameType{StdoutFrame, StderrFrame, ExitFrame}).Draw(t, "type"),
+				Type:    rapid.SampledFrom([]FrameType{StdoutFrame, StderrFrame, ExitFrame, StartedFrame}).Draw(t, "type"),
 				Offset:  rapid.Int64Range(0, math.MaxInt64).Draw(t, "offset"),
 				Payload: rapid.SliceOfN(rapid.Byte(), 0, 300).Draw(t, "payload"),
 			}
@@ -68,7 +68,7 @@ func TestFrameBounds(t *testing.T) {
 		}
 	}
 	for name, text := range map[string][]byte{
-		"type 0": head(0, 0, 0), "type 4": head(4, 0, 0), "long": head(1, MaxFramePayload+1, 0), "longest": head(1, math.MaxUint32, 0),
+		"type 0": head(0, 0, 0), "type 5": head(5, 0, 0), "long": head(1, MaxFramePayload+1, 0), "longest": head(1, math.MaxUint32, 0),
 		"negative": head(1, 0, 1<<63), "no payload": head(1, 1, 0), "half a header": head(1, 0, 0)[:7],
 	} {
 		if _, err := ReadFrame(bytes.NewReader(text)); !errors.Is(err, ErrProtocol) {
@@ -100,6 +100,19 @@ func TestDecodeExit(t *testing.T) {
 	}
 }
 
+func TestDecodeStarted(t *testing.T) {
+	t.Parallel()
+	for text, want := range map[string]int{
+		`{"pid":2}`: 2, `{"pid":4194304}`: 4194304, `{"pid":7,"more":true}`: 7,
+		``: 0, `null`: 0, `{}`: 0, `[]`: 0, `{"pid":1}`: 0, `{"pid":0}`: 0, `{"pid":-2}`: 0, `{"pid":"2"}`: 0, `{"pid":2.5}`: 0, `{"pid":2}{}`: 0,
+	} {
+		s, err := DecodeStarted([]byte(text))
+		if s.PID != want || errors.Is(err, ErrProtocol) != (want == 0) {
+			t.Errorf("%s: %+v %v", text, s, err)
+		}
+	}
+}
+
 func TestSignalNames(t *testing.T) {
 	t.Parallel()
 	for n := 1; n <= 64; n++ {
@@ -120,6 +133,7 @@ func TestSignalNames(t *testing.T) {
 
 func FuzzReadFrame(f *testing.F) {
 	var wire bytes.Buffer
+	_ = WriteFrame(&wire, Frame{Type: StartedFrame, Payload: []byte(`{"pid":7}`)})
 	_ = WriteFrame(&wire, Frame{Type: StdoutFrame, Offset: 7, Payload: []byte("hello")})
 	_ = WriteFrame(&wire, Frame{Type: ExitFrame, Payload: []byte(`{"exit_code":0}`)})
 	f.Add(wire.Bytes())
@@ -166,6 +180,18 @@ func FuzzDecodeExit(f *testing.F) {
 		}
 		if _, err := DecodeExit(text); err != nil {
 			t.Fatalf("%s: %v", text, err)
+		}
+	})
+}
+
+func FuzzDecodeStarted(f *testing.F) {
+	f.Add([]byte(`{"pid":7}`))
+	f.Add([]byte(`{"pid":1}`))
+	f.Add([]byte(`{"pid":1e3}`))
+	f.Fuzz(func(t *testing.T, payload []byte) {
+		s, err := DecodeStarted(payload)
+		if (err == nil) != (s.PID > 1) || err != nil && !errors.Is(err, ErrProtocol) {
+			t.Fatalf("%+v %v", s, err)
 		}
 	})
 }
