@@ -15,7 +15,7 @@ import (
 	"github.com/microvmd/microvm/internal/guestwire"
 )
 
-const goodHello = `{"protocol":1,"version":"v1.0-dev"}`
+const goodHello = `{"protocol":2,"version":"v1.0-dev"}`
 
 func TestHelloIsReadAnsweredAndClosedByTheGuest(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -33,7 +33,7 @@ func TestHelloIsReadAnsweredAndClosedByTheGuest(t *testing.T) {
 			_ = guest.Close()
 		}()
 		hello, err := readHello(t.Context(), ours)
-		want := guestwire.Hello{Protocol: 1, Version: "v1.0-dev"}
+		want := guestwire.Hello{Protocol: guestwire.Protocol, Version: "v1.0-dev"}
 		if err != nil || hello != want || !closed {
 			t.Errorf("%+v %v, closed %v", hello, err, closed)
 		}
@@ -45,7 +45,7 @@ func TestHelloRefuses(t *testing.T) {
 		serve    func(net.Conn)
 		protocol bool
 	}{
-		"other protocol":    {say(strings.Replace(goodHello, ":1", ":2", 1) + "\n"), true},
+		"other protocol":    {say(strings.Replace(goodHello, ":2", ":1", 1) + "\n"), true},
 		"no JSON":           {say("hello\n"), true},
 		"empty":             {say("\n"), true},
 		"version with ANSI": {say(strings.Replace(goodHello, "v1.0", `\u001b[2J`, 1) + "\n"), true},

@@ -211,7 +211,7 @@ func TestGuestEndsItself(t *testing.T) {
 	emptied := make(chan error, 1)
 	go func() { emptied <- h.cgroups.Emptied(ctx, plan.Host) }()
 	reboot := "import ctypes; ctypes.CDLL(None).reboot(0x1234567)"
-	_, err := client.Start(ctx, "exe_01HZZZZZZZZZZZZZZZZZZZZZZZ", guestwire.Start{Cmd: "python3", Args: []string{"-c", reboot}, User: "root"})
+	_, err := client.Start(ctx, "exe_01HZZZZZZZZZZZZZZZZZZZZZZZ", guestwire.Start{Cmd: "python3", Args: []string{"-c", reboot}, User: "root"}, guestwire.Sink{})
 	if err != nil {
 		t.Logf("start: %v", err) // the guest may be gone before it answers
 	}

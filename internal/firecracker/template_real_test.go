@@ -84,19 +84,20 @@ func (h *host) configure(t *testing.T, ctx context.Context, plan sandbox.Plan) {
 func (h *host) python(t *testing.T, ctx context.Context, plan sandbox.Plan, script string) string {
 	t.Helper()
 	client, id := h.Client(plan.Host), ident.New(ident.Execution)
-	if _, err := client.Start(ctx, id, guestwire.Start{Cmd: "python3", Args: []string{"-c", script}, User: "root"}); err != nil {
-		t.Fatal(err)
-	}
 	var text [2]strings.Builder
+	sink := guestwire.Sink{Output: func(f guestwire.Frame) error {
+		_, err := text[f.Type-guestwire.StdoutFrame].Write(f.Payload)
+		return err
+	}}
+	pull := guestwire.Pull{WaitMS: guestwire.MaxPullWait}
+	exit, err := client.Start(ctx, id, guestwire.Start{Cmd: "python3", Args: []string{"-c", script}, User: "root", Pull: pull}, sink)
 	for {
-		exit, err := client.Pull(ctx, id, guestwire.Pull{Stdout: int64(text[0].Len()), Stderr: int64(text[1].Len()), WaitMS: 1000}, func(f guestwire.Frame) error {
-			_, err := text[f.Type-guestwire.StdoutFrame].Write(f.Payload)
-			return err
-		})
 		if err != nil {
 			t.Fatal(err)
 		}
 		if exit == nil {
+			pull.Stdout, pull.Stderr = int64(text[0].Len()), int64(text[1].Len())
+			exit, err = client.Pull(ctx, id, pull, sink)
 			continue
 		}
 		if exit.ExitCode == nil || *exit.ExitCode != 0 {

@@ -60,6 +60,8 @@ func Run(t *testing.T, open func(t *testing.T) Ports) {
 		{"only what runs is adopted", testNotAdopted},
 		{"a template is made of what is fresh, kept as a whole, and no loss", testMake},
 		{"two restored from one template are two", testRestore},
+		{"a program is fed, resized and signalled", testExecutions},
+		{"limits of a guest are the guest's", testBombs},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			ctx, cancel := context.WithTimeoutCause(t.Context(), patience, errors.New("the host did not do it in time"))
@@ -192,39 +194,6 @@ func (f *fixture) waits(what string, call func(context.Context) error) {
 	}
 	if took := time.Since(began); took > hurry {
 		f.t.Errorf("%s: went on for %s after its context", what, took)
-	}
-}
-
-// run runs a program to its end and returns its standard output.
-func (f *fixture) run(client *guestwire.Client, cmd string, args ...string) string {
-	f.t.Helper()
-	id := ident.New(ident.Execution)
-	if _, err := client.Start(f.ctx, id, guestwire.Start{Cmd: cmd, Args: args}); err != nil {
-		f.t.Fatalf("start %s: %v", cmd, err)
-	}
-	var text []byte
-	for pull := (guestwire.Pull{WaitMS: 1000}); ; {
-		exit, err := client.Pull(f.ctx, id, pull, func(frame guestwire.Frame) error {
-			switch frame.Type {
-			case guestwire.StdoutFrame:
-				text = append(text, frame.Payload...)
-				pull.Stdout = frame.Offset + int64(len(frame.Payload))
-			case guestwire.StderrFrame:
-				pull.Stderr = frame.Offset + int64(len(frame.Payload))
-			}
-			return nil
-		})
-		if err != nil {
-			f.t.Fatalf("pull %s: %v", cmd, err)
-		}
-		if exit == nil {
-			continue
-		}
-		if exit.ExitCode == nil || *exit.ExitCode != 0 {
-			f.t.Errorf("%s ended with %+v", cmd, exit)
-		}
-		f.ok("forget", client.Forget(f.ctx, id))
-		return string(text)
 	}
 }
 
