@@ -13,15 +13,16 @@ import (
 	microvm "github.com/microvmd/microvm/sdk/go"
 )
 
-// Exit codes. Those of run and exec leave 0 to 123 to the program.
+// Exit codes. Those of the verbs that stay with a program (programAnnotation)
+// leave 0 to 123 to it.
 const (
-	exitError       = 1   // any verb but run and exec: it failed
-	exitUsage       = 2   // any verb but run and exec: wrong flags or arguments
-	exitTimeout     = 124 // run and exec: passed its timeout and was killed
-	exitUnanswered  = 125 // run and exec: the program did not get to answer
-	exitNotAllowed  = 126 // run and exec: the program may not be executed
-	exitNotFound    = 127 // run and exec: there is no such program
-	exitSignalShift = 128 // run and exec: and the number of the signal that ended the program
+	exitError       = 1   // other verbs: it failed
+	exitUsage       = 2   // other verbs: wrong flags or arguments
+	exitTimeout     = 124 // passed its timeout and was killed
+	exitUnanswered  = 125 // the program did not get to answer
+	exitNotAllowed  = 126 // the program may not be executed
+	exitNotFound    = 127 // there is no such program
+	exitSignalShift = 128 // and the number of the signal that ended the program, or this process
 )
 
 // hinted is an error with a next step.
@@ -163,6 +164,12 @@ func fixRefused(e *microvm.Error) string {
 	switch e.Code {
 	case microvm.ErrorCodeSandboxNotFound, microvm.ErrorCodeSandboxNotRunning:
 		return "microvm sandbox ls shows those that run; microvm sandbox create makes one"
+	case microvm.ErrorCodeExecutionNotFound:
+		return "microvm execution ls SANDBOX shows those that it has"
+	case microvm.ErrorCodeExecutionNotRunning:
+		return "microvm execution get shows how it ended, microvm execution logs what it printed"
+	case microvm.ErrorCodeExecutionNotTTY:
+		return "start it with -t, or follow it with microvm execution logs -f"
 	case microvm.ErrorCodeImageNotFound:
 		return "microvm images shows those that the node has"
 	case microvm.ErrorCodeNodeAtCapacity:
@@ -172,12 +179,16 @@ func fixRefused(e *microvm.Error) string {
 		return "repeat later, or make room with microvm sandbox rm"
 	case microvm.ErrorCodeTokenMissing, microvm.ErrorCodeTokenInvalid:
 		return "give the daemon's key by --api-key or MICROVM_API_KEY; see microvm help connection"
+	case microvm.ErrorCodeForbidden:
+		return "call the daemon itself, not through a page or proxy of another origin"
 	case microvm.ErrorCodeFileNotFound:
 		return "microvm exec SANDBOX -- ls -la shows what is in the working directory"
 	case microvm.ErrorCodeGuestDiskFull:
 		return "remove files in the sandbox, and repeat"
 	case microvm.ErrorCodeResourceAlreadyExists:
 		return "choose another --name, or microvm sandbox rm NAME"
+	case microvm.ErrorCodeRateLimited:
+		return "repeat in some seconds"
 	case microvm.ErrorCodeShuttingDown, microvm.ErrorCodeQueueUnreachable, microvm.ErrorCodeGuestUnreachable:
 		return "repeat in some seconds"
 	case microvm.ErrorCodeInternalError:
@@ -198,7 +209,7 @@ func flagOf(param string) string {
 	switch field {
 	case "mem_mib":
 		return "--mem-mib"
-	case "vcpus", "name", "cwd", "user":
+	case "vcpus", "name", "cwd", "user", "env", "signal", "after":
 		return "--" + field
 	case "ttl_seconds":
 		return "--ttl"
@@ -208,6 +219,8 @@ func flagOf(param string) string {
 		return "--cold"
 	case "timeout_seconds":
 		return "--timeout"
+	case "grace_seconds":
+		return "--grace"
 	case "tags", "tag":
 		return "--tag"
 	case "cmd", "args":

@@ -8,6 +8,7 @@ import (
 	"maps"
 	"net/http"
 	"net/http/httptest"
+	"os/exec"
 	"slices"
 	"strconv"
 	"strings"
@@ -23,23 +24,26 @@ const fakeKey = "mvk_test"
 // fakeNode serves the API from memory, with programs that the scripts name:
 // see programs. It is strict: what the generated types do not have is refused.
 type fakeNode struct {
-	server *httptest.Server
+	server      *httptest.Server
+	interrupted *exec.Cmd // by a script; for ended
 
-	mu         sync.Mutex // guards what follows
-	next       int
-	sandboxes  map[string]*microvm.Sandbox
-	idle       map[string]int // idle_seconds as asked for, by sandbox
-	executions map[string]*microvm.Execution
-	files      map[string][]byte // "sandbox path"
-	modes      map[string]string
-	failing    map[string]*microvm.Error // by "METHOD noun"
-	events     map[string]chan struct{}  // closed when it happened
-	gates      map[string]chan struct{}  // closed when it may go on
+	mu        sync.Mutex // guards what follows
+	next      int
+	sandboxes map[string]*microvm.Sandbox
+	idle      map[string]int         // idle_seconds as asked for, by sandbox
+	env       map[string]microvm.Env // by sandbox
+	extended  []int                  // ttl_seconds of each extension
+	processes map[string]*process    // by the execution's id
+	files     map[string][]byte      // "sandbox path"
+	modes     map[string]string
+	failing   map[string]*microvm.Error // by "METHOD noun"
+	events    map[string]chan struct{}  // closed when it happened
+	gates     map[string]chan struct{}  // closed when it may go on
 }
 
 func newFakeNode() *fakeNode {
 	f := &fakeNode{
-		sandboxes: map[string]*microvm.Sandbox{}, idle: map[string]int{}, executions: map[string]*microvm.Execution{}, files: map[string][]byte{}, modes: map[string]string{},
+		sandboxes: map[string]*microvm.Sandbox{}, idle: map[string]int{}, env: map[string]microvm.Env{}, processes: map[string]*process{}, files: map[string][]byte{}, modes: map[string]string{},
 		failing: map[string]*microvm.Error{}, events: map[string]chan struct{}{}, gates: map[string]chan struct{}{},
 	}
 	mux := http.NewServeMux()
@@ -52,7 +56,12 @@ func newFakeNode() *fakeNode {
 	mux.HandleFunc("POST /v1/sandboxes/{sandbox}/extend", f.keyed("POST extend", f.extendSandbox))
 	mux.HandleFunc("POST /v1/sandboxes/{sandbox}/touch", f.keyed("POST touch", f.getSandbox))
 	mux.HandleFunc("POST /v1/sandboxes/{sandbox}/executions", f.keyed("POST execution", f.createExecution))
+	mux.HandleFunc("GET /v1/sandboxes/{sandbox}/executions", f.keyed("GET executions", f.listExecutions))
 	mux.HandleFunc("GET /v1/sandboxes/{sandbox}/executions/{execution}", f.keyed("GET execution", f.getExecution))
+	mux.HandleFunc("GET /v1/sandboxes/{sandbox}/executions/{execution}/stream", f.keyed("GET stream", f.streamExecution))
+	mux.HandleFunc("GET /v1/sandboxes/{sandbox}/executions/{execution}/terminal", f.keyed("GET terminal", f.openTerminal))
+	mux.HandleFunc("POST /v1/sandboxes/{sandbox}/executions/{execution}/cancel", f.keyed("POST cancel", f.cancelExecution))
+	mux.HandleFunc("POST /v1/sandboxes/{sandbox}/executions/{execution}/stdin", f.keyed("POST stdin", f.writeStdin))
 	mux.HandleFunc("PUT /v1/sandboxes/{sandbox}/files/content", f.keyed("PUT file", f.writeFile))
 	mux.HandleFunc("GET /v1/sandboxes/{sandbox}/files", f.keyed("GET file", f.readFile))
 	f.server = httptest.NewServer(mux)
@@ -72,6 +81,9 @@ func (f *fakeNode) close() {
 		default:
 			close(gate)
 		}
+	}
+	for _, p := range f.processes {
+		p.endLocked(microvm.ExecutionStatusVanished, nil) // who follows one lets go
 	}
 	f.mu.Unlock()
 	f.server.Close()
@@ -208,6 +220,7 @@ func (f *fakeNode) createSandbox(w http.ResponseWriter, r *http.Request) {
 	if spec.IdleSeconds != nil {
 		f.idle[sb.ID] = *spec.IdleSeconds
 	}
+	f.env[sb.ID] = spec.Env
 	f.sandboxes[sb.ID] = sb
 	send(w, 201, sb)
 }
@@ -263,6 +276,7 @@ func (f *fakeNode) extendSandbox(w http.ResponseWriter, r *http.Request) {
 	defer f.mu.Unlock()
 	if sb := f.sandbox(w, r); sb != nil {
 		sb.Expires = time.Now().UTC().Add(time.Duration(spec.TTLSeconds) * time.Second)
+		f.extended = append(f.extended, spec.TTLSeconds)
 		send(w, 200, sb)
 	}
 }
@@ -274,70 +288,14 @@ func (f *fakeNode) deleteSandbox(w http.ResponseWriter, r *http.Request) {
 	if sb == nil {
 		return
 	}
+	for _, p := range f.processes {
+		if p.exe.Sandbox == sb.ID {
+			p.endLocked(microvm.ExecutionStatusVanished, func(e *microvm.Execution) { e.Reason = new(microvm.ExecutionReasonDeleted) })
+		}
+	}
 	sb.State, sb.StopReason, sb.Reason = microvm.SandboxStateStopped, new(microvm.SandboxStopReasonStopped), new(microvm.SandboxReasonDeleted)
 	sb.Stopped = new(time.Now().UTC())
 	send(w, 200, sb)
-}
-
-func (f *fakeNode) createExecution(w http.ResponseWriter, r *http.Request) {
-	var spec microvm.ExecutionCreate
-	if !take(w, r, &spec) {
-		return
-	}
-	f.mu.Lock()
-	sb := f.sandbox(w, r)
-	if sb == nil {
-		f.mu.Unlock()
-		return
-	}
-	exe := &microvm.Execution{
-		ID: f.id("exe"), Object: microvm.ExecutionObjectExecution, Sandbox: sb.ID, Cmd: spec.Cmd, Args: spec.Args, Cwd: spec.Cwd, User: spec.User,
-		TimeoutSeconds: 300, Status: microvm.ExecutionStatusRunning, Created: time.Now().UTC(),
-	}
-	if exe.Args == nil {
-		exe.Args = []string{}
-	}
-	if spec.TimeoutSeconds != nil {
-		exe.TimeoutSeconds = *spec.TimeoutSeconds
-	}
-	f.executions[exe.ID] = exe
-	f.mu.Unlock()
-	w.Header().Set("Content-Type", "application/json")
-	w.Header().Set("Location", r.URL.Path+"/"+exe.ID)
-	w.WriteHeader(201)
-	_ = http.NewResponseController(w).Flush()
-	f.happened("end of execution")
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	switch program := programs[spec.Cmd]; {
-	case program == nil:
-		end(exe, microvm.ExecutionStatusFailed, microvm.ExecutionReasonCommandNotFound)
-	case spec.Cmd == "long": // longer than a caller can wait in one request
-	case spec.Cmd == "lost":
-		panic(http.ErrAbortHandler)
-	default:
-		f.finish(exe)
-	}
-	_ = json.NewEncoder(w).Encode(exe)
-}
-
-func (f *fakeNode) finish(exe *microvm.Execution) {
-	programs[exe.Cmd](f, exe)
-	exe.Finished, exe.DurationMS = new(time.Now().UTC()), new(int64(1))
-}
-
-func (f *fakeNode) getExecution(w http.ResponseWriter, r *http.Request) {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	exe := f.executions[r.PathValue("execution")]
-	if exe == nil {
-		missing(w, microvm.ErrorCodeExecutionNotFound, "this sandbox has no execution with this id; list its executions")
-		return
-	}
-	if exe.Status == microvm.ExecutionStatusRunning {
-		f.finish(exe)
-	}
-	send(w, 200, exe)
 }
 
 func (f *fakeNode) writeFile(w http.ResponseWriter, r *http.Request) {
@@ -376,66 +334,4 @@ func absolute(path string) string {
 		return path
 	}
 	return "/workspace/" + path
-}
-
-func end(exe *microvm.Execution, status microvm.ExecutionStatus, reason microvm.ExecutionReason) {
-	exe.Status = status
-	if reason != "" {
-		exe.Reason = &reason
-	}
-}
-
-func exited(exe *microvm.Execution, code int, stdout, stderr string) {
-	end(exe, microvm.ExecutionStatusExited, "")
-	exe.ExitCode, exe.Stdout, exe.Stderr = &code, stdout, stderr
-	exe.StdoutBytes, exe.StderrBytes = int64(len(stdout)), int64(len(stderr))
-}
-
-// programs are what the fake can run.
-var programs = map[string]func(*fakeNode, *microvm.Execution){
-	"say":  func(_ *fakeNode, e *microvm.Execution) { exited(e, 0, strings.Join(e.Args, " ")+"\n", "") },
-	"long": func(_ *fakeNode, e *microvm.Execution) { exited(e, 0, "at last\n", "") },
-	"lost": func(_ *fakeNode, e *microvm.Execution) { exited(e, 0, "found again\n", "") },
-	"exit": func(_ *fakeNode, e *microvm.Execution) {
-		code, _ := strconv.Atoi(e.Args[0])
-		exited(e, code, "out", "err\n")
-	},
-	"cat": func(f *fakeNode, e *microvm.Execution) {
-		var out strings.Builder
-		for _, arg := range e.Args {
-			key := e.Sandbox + " " + absolute(arg)
-			fmt.Fprintf(&out, "%s %s\n%s", absolute(arg), f.modes[key], f.files[key])
-		}
-		exited(e, 0, out.String(), "")
-	},
-	"where": func(_ *fakeNode, e *microvm.Execution) {
-		exited(e, 0, fmt.Sprintf("%s %s %d\n", orDash(e.Cwd), orDash(e.User), e.TimeoutSeconds), "")
-	},
-	"escape": func(_ *fakeNode, e *microvm.Execution) { exited(e, 0, "\x1b[31mred\x1b[0m\r\x00\n", "") },
-	"binary": func(_ *fakeNode, e *microvm.Execution) {
-		exited(e, 0, "\ufffd\n", "")
-		e.StdoutBytes = 2
-	},
-	"flood": func(_ *fakeNode, e *microvm.Execution) {
-		exited(e, 0, "tail\n", "")
-		e.StdoutBytes, e.StdoutTruncated = 5<<20, true
-	},
-	"signal": func(_ *fakeNode, e *microvm.Execution) {
-		end(e, microvm.ExecutionStatusExited, "")
-		e.Signal = &e.Args[0]
-	},
-	"oom": func(_ *fakeNode, e *microvm.Execution) {
-		exited(e, 137, "", "")
-		e.OOMKilled = true
-	},
-	"slow": func(_ *fakeNode, e *microvm.Execution) {
-		end(e, microvm.ExecutionStatusTimedOut, microvm.ExecutionReasonTimeout)
-		e.Signal, e.Stdout, e.StdoutBytes = new("SIGKILL"), "begun\n", 6
-	},
-	"vanish": func(_ *fakeNode, e *microvm.Execution) {
-		end(e, microvm.ExecutionStatusVanished, microvm.ExecutionReason(e.Args[0]))
-	},
-	"refuse": func(_ *fakeNode, e *microvm.Execution) {
-		end(e, microvm.ExecutionStatusFailed, microvm.ExecutionReason(e.Args[0]))
-	},
 }

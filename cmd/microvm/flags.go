@@ -5,8 +5,11 @@ import (
 	"strconv"
 	"strings"
 	"time"
+	"unicode/utf8"
 
 	"github.com/spf13/pflag"
+
+	microvm "github.com/microvmd/microvm/sdk/go"
 )
 
 // seconds is a flag for a time that the API takes in whole seconds: "90" or
@@ -97,6 +100,48 @@ func (p *pairs) Set(text string) error {
 	}
 	(*p)[key] = value
 	return nil
+}
+
+// variables is --env: NAME=VALUE, or NAME alone for the value that it has here.
+// What is wrong with one is found by env, as the library that reads flags would
+// print the whole text, and with it a secret.
+type variables []string
+
+func (v *variables) String() string { return "" }
+func (v *variables) Type() string   { return "name[=value]" }
+
+func (v *variables) Set(text string) error {
+	*v = append(*v, text)
+	return nil
+}
+
+func (v *variables) add(flags *pflag.FlagSet) {
+	flags.VarP(v, "env", "e", "an environment variable, NAME=VALUE, or NAME for the value that it has here, which other users do not see; may be repeated")
+}
+
+// env is what the API takes.
+func (v variables) env(look func(string) (string, bool)) (microvm.Env, error) {
+	env := microvm.Env{}
+	for _, text := range v {
+		name, value, given := strings.Cut(text, "=")
+		if name == "" {
+			return nil, usage("--env wants a name before the =, as in --env TOKEN=VALUE")
+		}
+		if !given {
+			var ok bool
+			if value, ok = look(name); !ok {
+				return nil, hint(usage("--env %s: it is not set here", name), fmt.Sprintf("export %s, or give its value: --env %s=...", name, name))
+			}
+		}
+		if _, twice := env[name]; twice {
+			return nil, usage("--env %s comes twice", name)
+		}
+		if !utf8.ValidString(name) || !utf8.ValidString(value) {
+			return nil, usage("--env %s: it is no UTF-8", name)
+		}
+		env[name] = value
+	}
+	return env, nil
 }
 
 // optional returns a pointer to a flag's value when the flag was given.

@@ -26,18 +26,22 @@ A key goes over the network as it is: use https outside of one machine.`,
 		{
 			Use:   "exit-codes",
 			Short: "What the exit codes mean",
-			Long: `microvm run and microvm exec exit with the program's own code. When the program
-did not get to answer, they exit with one of these and say why on standard error:
+			Long: `microvm run, shell, exec and execution attach exit with the program's own code.
+When the program did not get to answer, they exit with one of these and say why on
+standard error:
 
   124      it passed its timeout and was killed: too slow, not crashed
   125      microvm could not run it, or could not learn how it ended: wrong flags,
            no daemon, a full node, an upload that failed, no such user or
-           directory, a sandbox that was taken away. Your code did not fail
+           directory, a sandbox that was taken away, an execution that somebody
+           else cancelled. Your code did not fail
   126      the program may not be executed
   127      there is no such program
   128+n    signal n ended the program, as shells say it; a line on standard error
            names the signal. 129, 130 and 143 are also what microvm itself exits
-           with after SIGHUP, Ctrl-C and SIGTERM
+           with after SIGHUP, Ctrl-C and SIGTERM, when the program was cancelled
+           for it, and 141 when nobody reads its output any more
+  0        also when it is not known yet: after exec -d, and after ~. on a terminal
 
 A program may exit with 124 and more by itself; with -o json, status, reason,
 exit_code and signal of the execution tell the two apart without a doubt.

@@ -142,7 +142,7 @@ func TestExitCodes(t *testing.T) {
 // own, which names what to do.
 func TestEveryCodeHasANextStep(t *testing.T) {
 	own := map[fault.Code]bool{ // the message of these names field and limit, and the fix the flag
-		fault.ParameterMissing: true, fault.ParameterInvalid: true, fault.BodyInvalid: true, fault.ExecutionNotFound: true, fault.RouteNotFound: true,
+		fault.ParameterMissing: true, fault.ParameterInvalid: true, fault.BodyInvalid: true, fault.RouteNotFound: true,
 		fault.PayloadTooLarge: true,
 	}
 	for code := range fault.Codes() {
@@ -154,7 +154,7 @@ func TestEveryCodeHasANextStep(t *testing.T) {
 			t.Errorf("%s has no next step", code)
 		}
 	}
-	for _, param := range []string{"mem_mib", "vcpus", "ttl_seconds", "timeout_seconds", "name", "tags.job", "cmd", "args.0", "cwd", "user"} {
+	for _, param := range []string{"mem_mib", "vcpus", "ttl_seconds", "timeout_seconds", "name", "tags.job", "cmd", "args.0", "cwd", "user", "env", "signal", "grace_seconds", "after"} {
 		if fixRefused(&microvm.Error{Code: microvm.ErrorCodeParameterInvalid, Param: param}) == "" {
 			t.Errorf("%s leads to no flag", param)
 		}

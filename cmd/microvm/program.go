@@ -6,41 +6,9 @@ import (
 	"io"
 	"strconv"
 	"strings"
-	"unicode"
-
-	"github.com/spf13/cobra"
 
 	microvm "github.com/microvmd/microvm/sdk/go"
 )
-
-// printOutput prints what a program printed, as it is, and says on standard
-// error what of it is not there.
-func printOutput(cmd *cobra.Command, exe *microvm.Execution) error {
-	stdout, stderr := cmd.OutOrStdout(), cmd.ErrOrStderr()
-	if _, err := io.WriteString(stdout, exe.Stdout); err != nil {
-		return outputError(fmt.Errorf("print standard output: %w", err))
-	}
-	if _, err := io.WriteString(stderr, exe.Stderr); err != nil {
-		return outputError(fmt.Errorf("print standard error: %w", err))
-	}
-	if onTerminal(stderr) && exe.Stderr != "" && !strings.HasSuffix(exe.Stderr, "\n") {
-		say(stderr, "\n") // what follows is ours
-	}
-	noteMissing(stderr, "standard output", exe.Stdout, exe.StdoutTruncated, exe.StdoutBytes)
-	noteMissing(stderr, "standard error", exe.Stderr, exe.StderrTruncated, exe.StderrBytes)
-	return nil
-}
-
-func noteMissing(w io.Writer, stream, text string, truncated bool, written int64) {
-	switch {
-	case truncated && text == "":
-		say(w, "note: %s had %s, and nothing of it is kept any more\n", stream, size(written))
-	case truncated:
-		say(w, "note: %s had %s, and only its end was kept\n", stream, size(written))
-	case int64(len(text)) != written && strings.ContainsRune(text, unicode.ReplacementChar):
-		say(w, "note: %s had bytes that are no UTF-8, which were replaced; let the program write a file, and use microvm cp\n", stream)
-	}
-}
 
 // programEnd turns an ending into the exit code of this program: nil, or a
 // *codeError that explains what the program could not say itself.

@@ -9,6 +9,7 @@ import (
 	"os/signal"
 	"path/filepath"
 	"strings"
+	"sync"
 	"syscall"
 	"time"
 
@@ -17,10 +18,18 @@ import (
 	microvm "github.com/microvmd/microvm/sdk/go"
 )
 
+const (
+	// defaultTTL is the API's, in seconds.
+	defaultTTL = 15 * 60
+	// extendEvery is how often a sandbox whose terminal is used is extended.
+	extendEvery = 5 * time.Minute
+)
+
 type runOptions struct {
 	files         []string
 	sandbox       sandboxFlags
 	execution     executionFlags
+	attach        attachFlags
 	keep, timings bool
 }
 
@@ -30,36 +39,45 @@ func newRunCommand(g *globals) *cobra.Command {
 		Use:   "run IMAGE [flags] -- CMD [ARG]...",
 		Short: "Run a program in a new sandbox, and delete the sandbox",
 		Long: `Creates a sandbox, puts files into its working directory, runs the program,
-prints what it printed, and deletes the sandbox, also after Ctrl-C and errors.
+prints what it prints, as it comes and byte for byte, and deletes the sandbox,
+also after Ctrl-C and errors.
 
 No shell is involved: for shell syntax run sh -c. The program has no standard
-input. Its output is printed when it has ended: the last 1 MiB of each stream,
-as text (bytes that are no UTF-8 are replaced); for more or other bytes let it
-write a file, and use microvm cp on a sandbox of your own.
+input; -i passes on this one, and -it runs it on this terminal. microvm help exec
+says more about both, and about Ctrl-C. With -o json nothing is printed until the
+end: then one object, with the last 1 MiB of each stream as text.
 
 The exit code is the program's own; 124 to 127 say that it did not get to answer.
 See microvm help exit-codes.`,
 		Example: `  microvm run python -- python3 -c 'print("hello")'
   microvm run python --file main.py --file data.csv:in/data.csv -- python3 main.py
-  echo 'print(6 * 7)' | microvm run python --file -:main.py -- python3 main.py
+  echo 'print(6 * 7)' | microvm run python -i -- python3
   microvm run python --timeout 10s --mem-mib 512 --timings -- python3 -m timeit
+  microvm run python -it -- python3
+  microvm run python -e API_TOKEN --file main.py -- python3 main.py
   microvm run base -o json -- sh -c 'exit 3'`,
 		Args:              commandArgs("IMAGE"),
 		ValidArgsFunction: g.completeImage,
 		Annotations:       map[string]string{programAnnotation: "yes"},
 		RunE: func(cmd *cobra.Command, args []string) error {
-			return runRun(cmd, g, &o, args[0], args[1:])
+			return o.run(cmd, g, args[0], args[1:])
 		},
 	}
+	o.add(cmd)
+	o.attach.add(cmd.Flags())
+	cmd.Flags().BoolVar(&o.timings, "timings", false, "print how long each step took, in ms, on standard error")
+	cmd.SetFlagErrorFunc(missingDash("IMAGE"))
+	return cmd
+}
+
+// add adds the flags of every verb that runs a program in a sandbox of its own.
+func (o *runOptions) add(cmd *cobra.Command) {
 	flags := cmd.Flags()
 	flags.StringArrayVarP(&o.files, "file", "f", nil, "local file to put into the working directory, or LOCAL:REMOTE; - is standard input; may be repeated")
 	o.sandbox.add(cmd)
 	o.execution.add(flags)
 	flags.BoolVar(&o.keep, "keep", false, "leave the sandbox there (it ends with its idle time or its TTL), and print its id on standard error")
-	flags.BoolVar(&o.timings, "timings", false, "print how long each step took, in ms, on standard error")
 	must(cmd.MarkFlagFilename("file"))
-	cmd.SetFlagErrorFunc(missingDash("IMAGE"))
-	return cmd
 }
 
 // runResult is what run prints with -o json.
@@ -81,54 +99,78 @@ type runTimings struct {
 
 // runner is one run. Only the goroutine of the command touches it.
 type runner struct {
-	client   *microvm.Client
-	progress *progress
-	stderr   io.Writer
-	keep     bool
-	result   runResult
+	*program
+	keep, timings bool
+	result        runResult
 }
 
-func runRun(cmd *cobra.Command, g *globals, o *runOptions, image string, command []string) error {
+func (o *runOptions) run(cmd *cobra.Command, g *globals, image string, command []string) error {
 	// A reader that went away must not end this program before the sandbox is deleted.
 	signal.Notify(make(chan os.Signal, 1), syscall.SIGPIPE)
+	if o.attach.interactive || o.attach.tty {
+		for _, file := range o.files {
+			if file == "-" || strings.HasPrefix(file, "-:") {
+				return usage("--file %s and -i both want standard input", file)
+			}
+		}
+	}
 	files, err := openFiles(o.files, cmd.InOrStdin())
 	if err != nil {
 		return err
 	}
 	defer closeFiles(files)
-	client, err := g.client()
+	p, err := newProgram(cmd, g, o.attach)
 	if err != nil {
 		return err
 	}
-	r := &runner{client: client, progress: newProgress(cmd.ErrOrStderr(), g.verbose), stderr: cmd.ErrOrStderr(), keep: o.keep}
-	r.result.Object = "run"
+	program, err := o.execution.spec(command, o.attach)
+	if err != nil {
+		return err
+	}
 	spec := o.sandbox.spec(cmd.Flags(), image)
-	spec.TTLSeconds = ttlFor(o.sandbox.ttl, o.execution.timeout)
-	ctx := cmd.Context()
-	if err := r.create(ctx, spec); err != nil {
+	r := &runner{program: p, keep: o.keep, timings: o.timings, result: runResult{Object: "run"}}
+	if p.local == nil {
+		spec.TTLSeconds = ttlFor(o.sandbox.ttl, o.execution.timeout)
+	}
+	err = r.whole(cmd.Context(), spec, files, program)
+	if err != nil || r.result.Execution == nil {
 		return err
 	}
-	err = r.upload(ctx, files)
-	if err == nil {
-		err = r.run(ctx, o.execution.spec(command))
-	}
-	if err == nil && g.output != outputJSON {
-		err = printOutput(cmd, r.result.Execution)
-	}
-	r.delete(ctx)
-	if o.timings {
-		t := r.result.Timings
-		say(r.stderr, "timings: create %d ms, upload %d ms, run %d ms, delete %d ms\n", t.CreateMS, t.UploadMS, t.RunMS, t.DeleteMS)
-	}
-	if err != nil {
-		return err
-	}
-	if g.output == outputJSON {
-		if err := printJSON(cmd.OutOrStdout(), r.result); err != nil {
+	if p.json {
+		if err := printJSON(p.stdout, r.result); err != nil {
 			return outputError(err)
 		}
 	}
-	return programEnd(r.stderr, r.result.Execution)
+	return p.end(r.result.Execution)
+}
+
+// whole runs the program in a sandbox of its own. Without an error the result
+// has an execution that has ended, or none because the user left the terminal.
+func (r *runner) whole(ctx context.Context, spec microvm.SandboxCreate, files []localFile, program microvm.ExecutionCreate) error {
+	if err := r.create(ctx, spec); err != nil {
+		return err
+	}
+	stop := func() {}
+	if r.local != nil && spec.TTLSeconds == nil {
+		stop = r.keepAlive(ctx)
+	}
+	err := r.upload(ctx, files)
+	if err == nil {
+		err = r.execute(ctx, program)
+	}
+	stop()
+	if exe := r.result.Execution; errors.Is(err, errDetached) {
+		if r.keep {
+			sayWhatIsLeft(r.stderr, r.sandbox, exe, err)
+		}
+		r.result.Execution, err = nil, nil
+	}
+	r.delete(ctx)
+	if r.timings {
+		t := r.result.Timings
+		say(r.stderr, "timings: create %d ms, upload %d ms, run %d ms, delete %d ms\n", t.CreateMS, t.UploadMS, t.RunMS, t.DeleteMS)
+	}
+	return err
 }
 
 func (r *runner) create(ctx context.Context, spec microvm.SandboxCreate) error {
@@ -136,6 +178,9 @@ func (r *runner) create(ctx context.Context, spec microvm.SandboxCreate) error {
 	sb, err := createSandbox(ctx, r.client, spec, r.progress, r.stderr)
 	r.result.Timings.CreateMS = time.Since(began).Milliseconds()
 	r.result.Sandbox = sb
+	if sb != nil {
+		r.sandbox = sb.ID
+	}
 	return err
 }
 
@@ -153,19 +198,50 @@ func (r *runner) upload(ctx context.Context, files []localFile) error {
 	return nil
 }
 
-func (r *runner) run(ctx context.Context, spec microvm.ExecutionCreate) error {
+func (r *runner) execute(ctx context.Context, spec microvm.ExecutionCreate) error {
 	began := time.Now()
 	defer func() { r.result.Timings.RunMS = time.Since(began).Milliseconds() }()
-	defer r.progress.wait("the end of " + clean(spec.Cmd))()
-	exe, err := r.client.Executions.Run(ctx, r.result.Sandbox.ID, spec)
+	exe, err := r.program.run(ctx, spec)
 	r.result.Execution = exe
 	return err
+}
+
+// keepAlive extends the TTL of a sandbox whose user did not say one as long as he
+// is at its terminal, until stop. One that is left alone ends with the default.
+func (r *runner) keepAlive(ctx context.Context) (stop func()) {
+	ctx, cancel := context.WithCancel(ctx)
+	expires := r.result.Sandbox.Expires
+	var all sync.WaitGroup
+	all.Go(func() {
+		defer r.local.guard()
+		ticker := time.NewTicker(extendEvery)
+		defer ticker.Stop()
+		for {
+			select {
+			case <-ctx.Done():
+				return
+			case <-ticker.C:
+			}
+			sb, err := r.client.Sandboxes.Extend(ctx, r.sandbox, defaultTTL)
+			switch {
+			case microvm.HasCode(err, microvm.ErrorCodeParameterInvalid):
+				r.local.note("the node lets no sandbox live longer: this one ends at %s", expires.Local().Format(time.TimeOnly))
+				return
+			case err == nil:
+				expires = sb.Expires
+			}
+		}
+	})
+	return func() {
+		cancel()
+		all.Wait()
+	}
 }
 
 // delete deletes the sandbox whatever happened before, and says so where it
 // could not: the exit code stays the program's.
 func (r *runner) delete(ctx context.Context) {
-	id := r.result.Sandbox.ID
+	id := r.sandbox
 	if r.keep {
 		say(r.stderr, "kept sandbox %s until %s, or until it was not used for its idle time\n", clean(id), r.result.Sandbox.Expires.Local().Format(time.DateTime))
 		return
@@ -190,8 +266,8 @@ func (r *runner) delete(ctx context.Context) {
 // ttlFor makes a sandbox outlive the timeout of what runs in it, unless its TTL
 // was named.
 func ttlFor(ttl, timeout seconds) *int {
-	const byDefault, margin = 15 * 60, 5 * 60
-	if ttl == 0 && timeout > byDefault-margin {
+	const margin = 5 * 60
+	if ttl == 0 && timeout > defaultTTL-margin {
 		return new(int(timeout) + margin)
 	}
 	return ttl.pointer()

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"os"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -18,27 +19,38 @@ const deleteTimeout = 2 * time.Minute
 
 func newSandboxCreateCommand(g *globals) *cobra.Command {
 	var o sandboxFlags
+	var env variables
 	cmd := &cobra.Command{
 		Use:   "create IMAGE",
 		Short: "Create a sandbox",
 		Long: `Creates a sandbox and prints its id when it is running. It ends by microvm sandbox
 rm, when its TTL is over, or when it was not used for its idle time. A program
 that microvm exec runs, a file that microvm cp moves and microvm sandbox touch are
-use; a program left in the background with & is not.`,
+use; a program left in the background with & is not.
+
+Variables of --env are put into each program that is started in it, over the
+image's and under the program's own; the node keeps them encrypted, and shows them
+to nobody.`,
 		Example: `  microvm sandbox create python
   microvm sandbox create python --name work --vcpus 2 --mem-mib 512 --ttl 2h --tag job=42
   microvm sandbox create python --name lab --ttl 8h --idle never
   microvm sandbox create python --cold
+  microvm sandbox create python --env API_TOKEN --env STAGE=test
   id=$(microvm sandbox create base)`,
 		Args:              oneArg("IMAGE"),
 		ValidArgsFunction: g.completeImage,
 		RunE: func(cmd *cobra.Command, args []string) error {
+			spec := o.spec(cmd.Flags(), args[0])
+			var err error
+			if spec.Env, err = env.env(os.LookupEnv); err != nil {
+				return err
+			}
 			client, err := g.client()
 			if err != nil {
 				return err
 			}
 			ctx, stderr := cmd.Context(), cmd.ErrOrStderr()
-			sb, err := createSandbox(ctx, client, o.spec(cmd.Flags(), args[0]), newProgress(stderr, g.verbose), stderr)
+			sb, err := createSandbox(ctx, client, spec, newProgress(stderr, g.verbose), stderr)
 			if err != nil {
 				return err
 			}
@@ -52,6 +64,7 @@ use; a program left in the background with & is not.`,
 		},
 	}
 	o.add(cmd)
+	env.add(cmd.Flags())
 	return cmd
 }
 

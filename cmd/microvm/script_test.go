@@ -1,8 +1,10 @@
 package main
 
 import (
+	"maps"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -43,6 +45,11 @@ func TestScripts(t *testing.T) {
 			"interrupt": scriptInterrupt,
 			"left":      scriptLeft,
 			"idle":      scriptIdle,
+			"ended":     scriptEnded,
+			"canceled":  scriptCanceled,
+			"cancel":    scriptCancel,
+			"stopped":   scriptStopped,
+			"variables": scriptVariables,
 		},
 	})
 }
@@ -87,9 +94,14 @@ func scriptCode(ts *testscript.TestScript, neg bool, args []string) {
 	}
 }
 
-// await 'GET execution': until the node was asked such a thing.
+// await 'GET execution': until the node was asked such a thing, since the last
+// await of it.
 func scriptAwait(ts *testscript.TestScript, neg bool, args []string) {
-	<-node(ts).event(args[0])
+	n := node(ts)
+	<-n.event(args[0])
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	delete(n.events, args[0])
 }
 
 // hold 'GET execution': the node does not answer such requests until release.
@@ -108,6 +120,80 @@ func scriptRelease(ts *testscript.TestScript, neg bool, args []string) { close(n
 func scriptInterrupt(ts *testscript.TestScript, neg bool, args []string) {
 	for _, command := range ts.BackgroundCmds() {
 		ts.Check(command.Process.Signal(os.Interrupt))
+		node(ts).interrupted = command
+	}
+}
+
+// ended 130: the program that was interrupted last, and was waited for, had this
+// code.
+func scriptEnded(ts *testscript.TestScript, neg bool, args []string) {
+	if got := strconv.Itoa(node(ts).interrupted.ProcessState.ExitCode()); got != args[0] {
+		ts.Fatalf("exit code %s, want %s", got, args[0])
+	}
+}
+
+// newest is the execution that was started last; it expects the lock.
+func (f *fakeNode) newest() *process {
+	ids := slices.Sorted(maps.Keys(f.processes))
+	return f.processes[ids[len(ids)-1]]
+}
+
+// canceled 'SIGINT 10' SIGKILL: so the newest execution was cancelled.
+func scriptCanceled(ts *testscript.TestScript, neg bool, args []string) {
+	n := node(ts)
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	var got []string
+	for _, how := range n.newest().cancels {
+		text := "SIGKILL"
+		if how.Signal != nil {
+			text = string(*how.Signal)
+		}
+		if how.GraceSeconds != nil {
+			text += " " + strconv.Itoa(*how.GraceSeconds)
+		}
+		got = append(got, text)
+	}
+	if !slices.Equal(got, args) {
+		ts.Fatalf("cancelled by %q, want %q", got, args)
+	}
+}
+
+// cancel: somebody else cancels the newest execution.
+func scriptCancel(ts *testscript.TestScript, neg bool, args []string) {
+	n := node(ts)
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.newest().endLocked(microvm.ExecutionStatusCanceled, func(e *microvm.Execution) {
+		e.Reason, e.Signal = new(microvm.ExecutionReasonCanceled), new("SIGKILL")
+	})
+}
+
+// stopped other: the sandbox of this name stops; its id is $STOPPED.
+func scriptStopped(ts *testscript.TestScript, neg bool, args []string) {
+	n := node(ts)
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	for id, sb := range n.sandboxes {
+		if sb.Name != nil && *sb.Name == args[0] {
+			sb.State = microvm.SandboxStateStopped
+			ts.Setenv("STOPPED", id)
+		}
+	}
+}
+
+// variables A=1: the newest sandbox has these and no others.
+func scriptVariables(ts *testscript.TestScript, neg bool, args []string) {
+	n := node(ts)
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	var got []string
+	env := n.env[slices.Max(slices.Collect(maps.Keys(n.sandboxes)))]
+	for _, name := range slices.Sorted(maps.Keys(env)) {
+		got = append(got, name+"="+env[name])
+	}
+	if !slices.Equal(got, args) {
+		ts.Fatalf("variables %q, want %q", got, args)
 	}
 }
 
