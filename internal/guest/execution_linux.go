@@ -14,9 +14,12 @@ import (
 	"github.com/microvmd/microvm/internal/guestwire"
 )
 
+// chunk is as much as is read, or sent in a frame, at once.
+type chunk [64 << 10]byte
+
 // buffers are lent for one read or one frame each, so that an execution that
 // is silent holds none.
-var buffers = sync.Pool{New: func() any { return new([64 << 10]byte) }}
+var buffers = sync.Pool{New: func() any { return new(chunk) }}
 
 // execution is one program, from its start until it is forgotten.
 type execution struct {

@@ -20,7 +20,7 @@ import (
 type fillFunc func(file io.Writer, body io.Reader) (int64, error)
 
 func fill(file io.Writer, body io.Reader) (int64, error) {
-	buf := buffers.Get().(*[64 << 10]byte) //nolint:forcetypeassert // the pool holds nothing else
+	buf := buffers.Get().(*chunk) //nolint:forcetypeassert // the pool holds nothing else
 	defer buffers.Put(buf)
 	return io.CopyBuffer(struct{ io.Writer }{file}, struct{ io.Reader }{body}, buf[:])
 }

@@ -91,7 +91,7 @@ func (in *input) takeTurn(ctx context.Context, until time.Time) bool {
 // copy moves size bytes of body to the program, and says whether it took them
 // all by then. An error is the body's: what was taken of it counts.
 func (in *input) copy(body io.Reader, size int64, until time.Time) (whole bool, err error) {
-	buf := buffers.Get().(*[64 << 10]byte) //nolint:forcetypeassert // the pool holds nothing else
+	buf := buffers.Get().(*chunk) //nolint:forcetypeassert // the pool holds nothing else
 	defer buffers.Put(buf)
 	for size > 0 {
 		p := buf[:min(size, int64(len(buf)))]

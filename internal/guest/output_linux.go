@@ -21,6 +21,7 @@ func (e *execution) read(stream int, output *os.File) {
 	defer e.agent.unfollow(output)
 	raw, err := output.SyscallConn()
 	for err == nil {
+		e.awaitRoom(stream)
 		err = e.readOnce(stream, raw)
 	}
 	late := errors.Is(err, os.ErrDeadlineExceeded) // the program ended, and others hold the output
@@ -37,6 +38,38 @@ func (e *execution) read(stream int, output *os.File) {
 	}
 }
 
+// patience is how long a program is held up, at most, for the host to take what
+// is kept of its output, so that a fast program loses nothing to a host that is
+// there. When it is over the oldest bytes fall, until the host is back.
+const patience = 2 * time.Second
+
+// awaitRoom waits until more output can be kept without any falling, or the host
+// has taken nothing for patience.
+func (e *execution) awaitRoom(stream int) {
+	for {
+		e.mu.Lock()
+		t := &e.streams[stream]
+		left := patience - time.Since(t.taken)
+		wait := t.wouldDrop(len(chunk{})) && left > 0 && !e.gone
+		changed := e.changed
+		e.mu.Unlock()
+		if !wait {
+			return
+		}
+		timer := time.NewTimer(left)
+		select {
+		case <-changed:
+		case <-timer.C:
+		case <-e.agent.life.Done():
+			left = 0
+		}
+		timer.Stop()
+		if left == 0 {
+			return
+		}
+	}
+}
+
 // readOnce waits for something to read and appends it. An error ends it: io.EOF
 // of a pipe that nobody writes to any more. A terminal has no such end while the
 // agent holds the program's side too: closing it then would hang up on a program
@@ -44,7 +77,7 @@ func (e *execution) read(stream int, output *os.File) {
 func (e *execution) readOnce(stream int, raw syscall.RawConn) error {
 	var failed error
 	err := raw.Read(func(fd uintptr) bool {
-		buf := buffers.Get().(*[64 << 10]byte) //nolint:forcetypeassert // the pool holds nothing else
+		buf := buffers.Get().(*chunk) //nolint:forcetypeassert // the pool holds nothing else
 		defer buffers.Put(buf)
 		n, err := unix.Read(int(fd), buf[:])
 		switch {
@@ -67,7 +100,7 @@ func (e *execution) readOnce(stream int, raw syscall.RawConn) error {
 // meanwhile is not read. A terminal does not say how much that is, since a part
 // is still on its way to the agent's end: of it as much is read as it can hold.
 func (e *execution) drain(stream int, raw syscall.RawConn) {
-	buf := buffers.Get().(*[64 << 10]byte) //nolint:forcetypeassert // the pool holds nothing else
+	buf := buffers.Get().(*chunk) //nolint:forcetypeassert // the pool holds nothing else
 	defer buffers.Put(buf)
 	_ = raw.Control(func(fd uintptr) {
 		left, err := terminalHolds, error(nil)

@@ -31,7 +31,7 @@ func (e *execution) pull(ctx context.Context, request guestwire.Pull, w *reply) 
 		e.await(ctx, cursor, changed, time.Duration(request.WaitMS)*time.Millisecond)
 	}
 	left := guestwire.MaxPullBytes
-	buf := buffers.Get().(*[64 << 10]byte) //nolint:forcetypeassert // the pool holds nothing else
+	buf := buffers.Get().(*chunk) //nolint:forcetypeassert // the pool holds nothing else
 	defer buffers.Put(buf)
 	for progress := true; progress; {
 		progress = false
@@ -68,8 +68,13 @@ func (e *execution) acknowledge(cursor [2]int64, waitMS int) error {
 	if bad {
 		return refuse(guestwire.BadRequest, "offset beyond what was written, or a wait out of range")
 	}
+	took := false
 	for i := range cursor {
+		took = took || cursor[i] > e.streams[i].start
 		e.streams[i].ack(cursor[i])
+	}
+	if took {
+		e.wakeLocked() // whoever waits for room
 	}
 	return nil
 }

@@ -2,6 +2,7 @@ package guest
 
 import (
 	"sync"
+	"time"
 
 	"github.com/microvmd/microvm/internal/guestwire"
 )
@@ -27,6 +28,12 @@ func (b *budget) take(n int64) bool {
 	return true
 }
 
+func (b *budget) has(n int64) bool {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.free >= n
+}
+
 func (b *budget) give(n int64) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -41,13 +48,30 @@ func (b *budget) give(n int64) {
 // execution's lock guards it.
 type tail struct {
 	budget *budget
-	ring   []byte // len is a power of two, or nil
-	start  int64  // offset of the oldest byte kept
-	end    int64  // offset after the newest byte: all that was ever written
+	ring   []byte    // len is a power of two, or nil
+	start  int64     // offset of the oldest byte kept
+	end    int64     // offset after the newest byte: all that was ever written
+	taken  time.Time // when the host last took something, or all that there was had been taken
+}
+
+// wouldDrop says whether a write of n bytes makes others fall that the host has
+// not taken.
+func (t *tail) wouldDrop(n int) bool {
+	want := t.end - t.start + int64(n)
+	switch {
+	case want <= int64(max(len(t.ring), minTail)):
+		return false
+	case want > guestwire.KeepBytes:
+		return true
+	}
+	return !t.budget.has(t.sizeFor(want) - t.charged())
 }
 
 // write appends p. It never fails and never blocks.
 func (t *tail) write(p []byte) {
+	if t.start == t.end {
+		t.taken = time.Now()
+	}
 	t.end += int64(len(p))
 	if len(p) > guestwire.KeepBytes {
 		p = p[len(p)-guestwire.KeepBytes:]
@@ -65,10 +89,7 @@ func (t *tail) write(p []byte) {
 // offset that can be kept from now on. The bytes from start up to what was
 // written before keep their offsets.
 func (t *tail) grow(want int64) int64 {
-	size := int64(max(len(t.ring), minTail))
-	for size < min(want, guestwire.KeepBytes) {
-		size *= 2
-	}
+	size := t.sizeFor(want)
 	for size > int64(len(t.ring)) {
 		if size == minTail || t.budget.take(size-t.charged()) {
 			t.resize(size)
@@ -77,6 +98,15 @@ func (t *tail) grow(want int64) int64 {
 		size /= 2
 	}
 	return t.end - int64(len(t.ring))
+}
+
+// sizeFor is the size of a ring that keeps want bytes.
+func (t *tail) sizeFor(want int64) int64 {
+	size := int64(max(len(t.ring), minTail))
+	for size < min(want, guestwire.KeepBytes) {
+		size *= 2
+	}
+	return size
 }
 
 // resize moves the kept bytes to a larger ring. Offsets past the old ring are
@@ -105,6 +135,9 @@ func (t *tail) charged() int64 {
 
 // ack lets fall what lies below offset.
 func (t *tail) ack(offset int64) {
+	if offset > t.start {
+		t.taken = time.Now()
+	}
 	t.start = max(t.start, min(offset, t.end))
 	if t.start == t.end {
 		t.release()
