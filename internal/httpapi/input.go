@@ -5,6 +5,7 @@ import (
 	"errors"
 	"math"
 	"sync"
+	"time"
 
 	"github.com/microvmd/microvm/internal/execution"
 	"github.com/microvmd/microvm/internal/fault"
@@ -103,28 +104,46 @@ func (in *input) typed(ctx context.Context, data []byte) error {
 		case taken.Closed:
 			return nil
 		case n < 0 || n > int64(len(data)):
-			return fault.Wrap(errGuestCounts, fault.GuestUnreachable, "the guest does not answer as it should; get the sandbox to see whether it still runs")
-		default:
-			data = data[n:]
+			return guestLies()
+		case n == 0:
+			pause(ctx) // an honest guest has waited longer than this
 		}
+		data = data[taken.Offset-at:]
 		in.at = taken.Offset
 	}
 	return nil
+}
+
+// stallPause bounds how often a guest is asked that takes nothing.
+const stallPause = 100 * time.Millisecond
+
+func pause(ctx context.Context) {
+	select {
+	case <-time.After(stallPause):
+	case <-ctx.Done():
+	}
+}
+
+func guestLies() error {
+	return fault.Wrap(errGuestCounts, fault.GuestUnreachable, "the guest does not answer as it should; get the sandbox to see whether it still runs")
 }
 
 // find finds where input is. Until the program has read the text that the
 // execution was started with, any offset gets what it has read so far, which is
 // no place to write at; after that an offset beyond all is refused.
 func (in *input) find(ctx context.Context) error {
-	for {
+	for reading := true; reading; {
 		taken, err := in.all.attached.Stdin(ctx, in.sandbox, in.id, execution.Input{Offset: math.MaxInt64})
-		if err == nil && !taken.Closed && ctx.Err() == nil {
-			continue // Stdin has waited for the program
-		}
-		if err != nil && !fault.Is(err, fault.ParameterInvalid) {
+		switch {
+		case fault.Is(err, fault.ParameterInvalid), err == nil && taken.Closed:
+			reading = false
+		case err != nil:
 			return err
+		case taken.Offset == math.MaxInt64:
+			return guestLies()
+		default: // Stdin has waited for the program
+			pause(ctx)
 		}
-		break
 	}
 	taken, err := in.all.attached.Stdin(ctx, in.sandbox, in.id, execution.Input{})
 	if err == nil {

@@ -19,6 +19,7 @@ type stdin struct {
 	closed bool          // guarded by mu
 	asked  int           // guarded by mu: requests
 	err    error         // guarded by mu
+	late   error         // guarded by mu: comes once, after something was taken
 	more   chan struct{} // guarded by mu: closed when there is room again
 }
 
@@ -64,6 +65,10 @@ func (s *stdin) take(ctx context.Context, in execution.Input) (execution.Taken, 
 				s.room -= len(fresh)
 			}
 			at = int64(len(s.taken))
+			if err := s.late; err != nil && len(fresh) > 0 {
+				s.late = nil
+				return execution.Taken{}, err
+			}
 			if at >= in.Offset+int64(len(in.Data)) {
 				s.closed = s.closed || in.Close
 				return execution.Taken{Offset: at, Closed: s.closed}, nil

@@ -133,6 +133,9 @@ func TestStreamIsThereBeforeItsEvents(t *testing.T) {
 		began := time.Now()
 		got := b.get(t, streamPath)
 		defer got.Body.Close()
+		if took := time.Since(began); took > 0 {
+			t.Errorf("the header came after %s", took)
+		}
 		events := readEvents(got.Body)
 		next := func(after time.Duration) streamed {
 			t.Helper()

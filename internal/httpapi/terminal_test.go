@@ -283,6 +283,40 @@ func TestTerminalsShareOneInput(t *testing.T) {
 	})
 }
 
+// TestTypingAsksOnce where input is, and again only when it cannot know: a
+// request that failed may have written something.
+func TestTypingAsksOnce(t *testing.T) {
+	program := newStdin()
+	all := &inputs{attached: attachedFake{&world{stdin: program}}}
+	in := all.open(sandboxID, executionID)
+	defer in.leave()
+	for n, step := range []struct {
+		do    func() error
+		asked int // requests in all
+		text  string
+	}{
+		{func() error { return in.typed(t.Context(), []byte("a")) }, 3, "a"},
+		{func() error { return in.typed(t.Context(), []byte("b")) }, 4, "ab"},
+		{func() error {
+			_, err := in.put(t.Context(), execution.Input{Offset: 2, Data: []byte("c")})
+			return err
+		}, 5, "abc"},
+		{func() error { return in.typed(t.Context(), []byte("d")) }, 6, "abcd"},
+		{func() error {
+			program.late = errors.New("cut")
+			if _, err := in.put(t.Context(), execution.Input{Offset: 4, Data: []byte("e")}); err == nil {
+				return errors.New("it did not fail")
+			}
+			return nil
+		}, 7, "abcde"},
+		{func() error { return in.typed(t.Context(), []byte("f")) }, 10, "abcdef"},
+	} {
+		if err := step.do(); err != nil || program.asked != step.asked || program.text() != step.text {
+			t.Errorf("step %d: %d requests, %q, %v", n, program.asked, program.text(), err)
+		}
+	}
+}
+
 // TestTerminalOfAProgramThatDoesNotRead: its client waits as long as it likes,
 // still sees output, and loses nothing.
 func TestTerminalOfAProgramThatDoesNotRead(t *testing.T) {
@@ -453,32 +487,59 @@ func TestTerminalOfAGuestThatFails(t *testing.T) {
 	}
 }
 
-// TestTerminalBelievesNoCount: a guest that says it took more than it got, or
-// gave some back, is not written to any more.
+// TestTerminalBelievesNoCount: a guest that says it took more than it got, gave
+// some back, or has what nobody sent is not written to any more, and one that
+// answers at once without taking anything is not asked without pause.
 func TestTerminalBelievesNoCount(t *testing.T) {
-	for _, count := range []int64{7, -1} {
-		in := (&inputs{attached: liar(count)}).open(sandboxID, executionID)
-		if err := in.typed(t.Context(), []byte("abc")); !fault.Is(err, fault.GuestUnreachable) {
-			t.Errorf("%d: %v", count, err)
+	synctest.Test(t, func(t *testing.T) {
+		for _, guest := range []liar{{at: 7}, {at: -1}, {at: 3, all: true}} {
+			in := (&inputs{attached: &guest}).open(sandboxID, executionID)
+			if err := in.typed(t.Context(), []byte("abc")); !fault.Is(err, fault.GuestUnreachable) {
+				t.Errorf("%+v: %v", guest, err)
+			}
 		}
-	}
+		for _, guest := range []liar{{at: 3}, {at: 3, unfed: true}} {
+			in := (&inputs{attached: &guest}).open(sandboxID, executionID)
+			ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+			defer cancel()
+			if err := in.typed(ctx, []byte("abc")); !errors.Is(err, context.DeadlineExceeded) {
+				t.Errorf("%+v: %v", guest, err)
+			}
+			if most := int(time.Minute/stallPause) + 5; guest.asked > most {
+				t.Errorf("it was asked %d times in a minute", guest.asked)
+			}
+		}
+	})
 }
 
-// liar has taken 3 bytes, and says of any others that it is at its own number.
-type liar int64
+// liar has taken 3 bytes, and says at once of what is sent that it is at a number
+// of its own.
+type liar struct {
+	at    int64
+	all   bool // takes any offset for its own
+	unfed bool // never reads the text of its start
+	asked int
+}
 
-func (liar) Follow(context.Context, string, string, execution.Position) (Follower, error) {
+func (*liar) Follow(context.Context, string, string, execution.Position) (Follower, error) {
 	return nil, nil
 }
-func (liar) Resize(context.Context, string, string, execution.Size) error { return nil }
-func (l liar) Stdin(_ context.Context, _, _ string, in execution.Input) (execution.Taken, error) {
-	if len(in.Data) > 0 {
-		return execution.Taken{Offset: int64(l)}, nil
-	}
-	if in.Offset > 3 {
+func (*liar) Resize(context.Context, string, string, execution.Size) error { return nil }
+
+func (l *liar) Stdin(ctx context.Context, _, _ string, in execution.Input) (execution.Taken, error) {
+	l.asked++
+	switch {
+	case ctx.Err() != nil:
+		return execution.Taken{}, ctx.Err()
+	case l.unfed:
+		return execution.Taken{Offset: 1}, nil
+	case len(in.Data) > 0:
+		return execution.Taken{Offset: l.at}, nil
+	case in.Offset > 3 && !l.all:
 		return execution.Taken{}, fault.Param("offset", "beyond")
+	default:
+		return execution.Taken{Offset: max(3, in.Offset)}, nil
 	}
-	return execution.Taken{Offset: 3}, nil
 }
 
 // TestTerminalShowsOneStream: a guest that sends another lies.
@@ -611,6 +672,37 @@ func TestTerminalEndsWithItsClient(t *testing.T) {
 			})
 		})
 	}
+	t.Run("answers late, because it has to wait", func(t *testing.T) {
+		inBubble(t, func(t *testing.T, b *bubble) {
+			b.onTerminal()
+			b.world.stdin.room = 0
+			conn := b.rawTerminal(t)
+			defer conn.Close()
+			ping := make([]byte, 3)
+			if _, err := io.ReadFull(conn, ping); err != nil || ping[0] != 0x89 || ping[1] != 1 {
+				t.Fatalf("%x %v", ping, err)
+			}
+			for range typedAhead + 2 { // now nothing is read any more, and the answer waits with the client
+				if _, err := conn.Write(masked(0x82, 1, "x")); err != nil {
+					t.Fatal(err)
+				}
+			}
+			answered := make(chan error, 1)
+			go func() {
+				_, err := conn.Write([]byte{0x8a, 0x81, 0, 0, 0, 0, ping[2]})
+				answered <- err
+			}()
+			time.Sleep(2 * pongTimeout)
+			b.world.stdin.read(-1)
+			if err := <-answered; err != nil {
+				t.Errorf("it was cut off: %v", err)
+			}
+			synctest.Wait()
+			if text := b.world.stdin.text(); text != "xxxxxx" {
+				t.Errorf("%q", text)
+			}
+		})
+	})
 	t.Run("a client that answers stays", func(t *testing.T) {
 		inBubble(t, func(t *testing.T, b *bubble) {
 			b.onTerminal()
