@@ -75,9 +75,6 @@ func TestBombsHurtNobodyElse(t *testing.T) {
 	check := d.Census(t)
 	other := newNeighbour(t, d)
 	sb := d.Create(t, microvm.SandboxCreate{IdleSeconds: harness.Ptr(-1), TTLSeconds: harness.Ptr(3600)})
-	python := func(script string) microvm.ExecutionCreate {
-		return microvm.ExecutionCreate{Cmd: "python3", Args: []string{"-c", script}}
-	}
 	limited := func(spec microvm.ExecutionCreate, seconds int) microvm.ExecutionCreate {
 		spec.TimeoutSeconds = &seconds
 		return spec
@@ -91,7 +88,7 @@ func TestBombsHurtNobodyElse(t *testing.T) {
 		{"memory of a child", sh(`tail /dev/zero; code=$?; echo "child said $code"; exit 5`), []string{"exited 005 oom"}},
 		{"no memory bomb, but a kill", sh("kill -9 $$"), []string{"exited SIGKILL"}},
 		{"forks", limited(sh("bomb() { bomb | bomb & }; bomb; exec sleep 600"), 10), []string{"timed_out timeout SIGKILL", "exited 002", "exited 000"}},
-		{"recursion", python("import sys\nsys.setrecursionlimit(1 << 30)\ndef f(n): return f(n + 1) + f(n + 1)\nf(0)"), []string{"exited SIGSEGV", "exited 001", "exited SIGKILL oom", "exited 001 oom"}},
+		{"recursion", sh("f() { f; }; f"), []string{"exited SIGSEGV"}},
 		{"disk", sh("dd if=/dev/zero of=/workspace/full bs=1M 2>/tmp/dd; code=$?; df /workspace | tail -1; rm -f /workspace/full; exit $code"), []string{"exited 001"}},
 		{"endless output", limited(sh("exec yes"), 8), []string{"timed_out timeout SIGKILL"}},
 		{"kills all that it may", sh("kill -9 -1"), []string{"exited SIGKILL", "exited 000"}},
