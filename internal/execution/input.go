@@ -31,6 +31,7 @@ type Input struct {
 type Taken struct {
 	Offset int64 // what is below is with the program; go on from here
 	Closed bool  // no more is taken
+	Behind bool  // the program has not read the text of its start yet: nothing of this was looked at
 }
 
 // Stdin sends a piece to the stdin of a running execution, and waits until the
@@ -56,7 +57,7 @@ func (m *Manager) Stdin(ctx context.Context, sandboxID, id string, in Input) (Ta
 	ctx, unbind := r.session.Bind(ctx)
 	defer unbind()
 	if fed, ok := r.input.await(ctx); !ok {
-		return Taken{Offset: fed}, nil // the text of its start is not read yet
+		return Taken{Offset: fed, Behind: true}, nil
 	}
 	var taken guestwire.StdinTaken
 	err = r.insist(ctx, func(ctx context.Context) (err error) {
@@ -69,7 +70,7 @@ func (m *Manager) Stdin(ctx context.Context, sandboxID, id string, in Input) (Ta
 	case guestwire.Refused(err, guestwire.NoExecution), closed(r.session.Done()):
 		return Taken{}, notRunning()
 	}
-	return Taken(taken), err
+	return Taken{Offset: taken.Offset, Closed: taken.Closed}, err
 }
 
 // Resize sets the size of a running execution's terminal.

@@ -3,7 +3,6 @@ package httpapi
 import (
 	"context"
 	"errors"
-	"math"
 	"sync"
 	"time"
 
@@ -128,26 +127,18 @@ func guestLies() error {
 	return fault.Wrap(errGuestCounts, fault.GuestUnreachable, "the guest does not answer as it should; get the sandbox to see whether it still runs")
 }
 
-// find finds where input is. Until the program has read the text that the
-// execution was started with, any offset gets what it has read so far, which is
-// no place to write at; after that an offset beyond all is refused.
+// find finds where input is, once the program has read the text that it was
+// started with.
 func (in *input) find(ctx context.Context) error {
-	for reading := true; reading; {
-		taken, err := in.all.attached.Stdin(ctx, in.sandbox, in.id, execution.Input{Offset: math.MaxInt64})
-		switch {
-		case fault.Is(err, fault.ParameterInvalid), err == nil && taken.Closed:
-			reading = false
-		case err != nil:
+	for {
+		taken, err := in.all.attached.Stdin(ctx, in.sandbox, in.id, execution.Input{})
+		if err != nil {
 			return err
-		case taken.Offset == math.MaxInt64:
-			return guestLies()
-		default: // Stdin has waited for the program
-			pause(ctx)
 		}
+		if !taken.Behind {
+			in.at = taken.Offset
+			return nil
+		}
+		pause(ctx) // Stdin has waited for the program
 	}
-	taken, err := in.all.attached.Stdin(ctx, in.sandbox, in.id, execution.Input{})
-	if err == nil {
-		in.at = taken.Offset
-	}
-	return err
 }

@@ -85,7 +85,7 @@ func (s *stdin) take(ctx context.Context, in execution.Input) (execution.Taken, 
 		}
 		s.mu.Lock()
 		if late {
-			return execution.Taken{Offset: int64(len(s.taken))}, nil
+			return execution.Taken{Offset: int64(len(s.taken)), Behind: s.spool > 0}, nil
 		}
 		if ctx.Err() != nil {
 			return execution.Taken{}, ctx.Err()

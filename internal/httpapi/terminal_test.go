@@ -295,21 +295,21 @@ func TestTypingAsksOnce(t *testing.T) {
 		asked int // requests in all
 		text  string
 	}{
-		{func() error { return in.typed(t.Context(), []byte("a")) }, 3, "a"},
-		{func() error { return in.typed(t.Context(), []byte("b")) }, 4, "ab"},
+		{func() error { return in.typed(t.Context(), []byte("a")) }, 2, "a"},
+		{func() error { return in.typed(t.Context(), []byte("b")) }, 3, "ab"},
 		{func() error {
 			_, err := in.put(t.Context(), execution.Input{Offset: 2, Data: []byte("c")})
 			return err
-		}, 5, "abc"},
-		{func() error { return in.typed(t.Context(), []byte("d")) }, 6, "abcd"},
+		}, 4, "abc"},
+		{func() error { return in.typed(t.Context(), []byte("d")) }, 5, "abcd"},
 		{func() error {
 			program.late = errors.New("cut")
 			if _, err := in.put(t.Context(), execution.Input{Offset: 4, Data: []byte("e")}); err == nil {
 				return errors.New("it did not fail")
 			}
 			return nil
-		}, 7, "abcde"},
-		{func() error { return in.typed(t.Context(), []byte("f")) }, 10, "abcdef"},
+		}, 6, "abcde"},
+		{func() error { return in.typed(t.Context(), []byte("f")) }, 8, "abcdef"},
 	} {
 		if err := step.do(); err != nil || program.asked != step.asked || program.text() != step.text {
 			t.Errorf("step %d: %d requests, %q, %v", n, program.asked, program.text(), err)
@@ -487,12 +487,12 @@ func TestTerminalOfAGuestThatFails(t *testing.T) {
 	}
 }
 
-// TestTerminalBelievesNoCount: a guest that says it took more than it got, gave
-// some back, or has what nobody sent is not written to any more, and one that
-// answers at once without taking anything is not asked without pause.
+// TestTerminalBelievesNoCount: a guest that says it took more than it got, or gave
+// some back, is not written to any more, and one that answers at once without
+// taking anything is not asked without pause.
 func TestTerminalBelievesNoCount(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		for _, guest := range []liar{{at: 7}, {at: -1}, {at: 3, all: true}} {
+		for _, guest := range []liar{{at: 7}, {at: -1}} {
 			in := (&inputs{attached: &guest}).open(sandboxID, executionID)
 			if err := in.typed(t.Context(), []byte("abc")); !fault.Is(err, fault.GuestUnreachable) {
 				t.Errorf("%+v: %v", guest, err)
@@ -516,7 +516,6 @@ func TestTerminalBelievesNoCount(t *testing.T) {
 // of its own.
 type liar struct {
 	at    int64
-	all   bool // takes any offset for its own
 	unfed bool // never reads the text of its start
 	asked int
 }
@@ -532,13 +531,11 @@ func (l *liar) Stdin(ctx context.Context, _, _ string, in execution.Input) (exec
 	case ctx.Err() != nil:
 		return execution.Taken{}, ctx.Err()
 	case l.unfed:
-		return execution.Taken{Offset: 1}, nil
+		return execution.Taken{Offset: 1, Behind: true}, nil
 	case len(in.Data) > 0:
 		return execution.Taken{Offset: l.at}, nil
-	case in.Offset > 3 && !l.all:
-		return execution.Taken{}, fault.Param("offset", "beyond")
 	default:
-		return execution.Taken{Offset: max(3, in.Offset)}, nil
+		return execution.Taken{Offset: 3}, nil
 	}
 }
 
