@@ -47,11 +47,15 @@ if [[ ${1:-} = bench ]]; then
   exit
 fi
 table=()
-# on NAME PATTERN [VARIABLE=VALUE]...: runs tests of a binary on the host. One that ran no test fails.
-on() {
+# on NAME PATTERN [VARIABLE=VALUE]...: runs tests of a binary on the host.
+on() { timed "$1" on_host env "${@:3}" "/usr/local/bin/$1" -test.v -test.timeout 30m -test.run "$2"; }
+# here NAME: runs all tests of a binary on this machine.
+here() { timed "$1" env "MICROVM_BIN=$microvm" "bin/$1" -test.v -test.timeout 30m; }
+# timed NAME COMMAND...: runs tests. Where none ran, that is a failure.
+timed() {
   local name=$1 began=$SECONDS
   say "$name"
-  on_host env "${@:3}" "/usr/local/bin/$name" -test.v -test.timeout 30m -test.run "$2" | tee "bin/$name.log"
+  "${@:2}" | tee "bin/$name.log"
   grep -q '^--- PASS' "bin/$name.log" || { echo "$name ran no test" >&2; exit 1; }
   table+=("$(printf '%-16s %5d s' "$name" $((SECONDS - began)))")
 }
@@ -68,6 +72,10 @@ fi
 for suite in "${suites[@]}"; do
   on "e2e-$suite" . "${settings[@]}"
 done
+# A terminal is where people are: on this machine.
+./hack/need.sh tmux
+go test -c -trimpath -o bin/e2e-terminal ./e2e/terminal
+here e2e-terminal
 # The adapters' tests get what they need in one directory, by hard links: it must be the file system of the jails.
 on_host sh -ec 'cd /var/lib/microvm; rm -rf e2e/adapters; mkdir -p e2e/adapters/files e2e/adapters/state
   ln bin/firecracker bin/jailer kernel/vmlinux guest/guestd e2e/adapters/files
