@@ -124,6 +124,7 @@ func TestShell(t *testing.T) {
 		t.Errorf("no sandbox of %q is listed", host)
 	}
 	s.runs("exit")
+	s.waits(prompt)
 	if code := s.answer("code", "echo $?"); code != "0" {
 		t.Errorf("outside $? is %q", code)
 	}
