@@ -320,7 +320,7 @@ func (c *Client) do(ctx context.Context, route, id string, query url.Values, bod
 	}
 	reply, err := c.http.Do(request)
 	if err != nil {
-		return nil, err
+		return nil, notHTTP(err)
 	}
 	if reply.StatusCode == http.StatusOK || reply.StatusCode == http.StatusNoContent {
 		return reply, nil
@@ -333,6 +333,19 @@ func (c *Client) do(ctx context.Context, route, id string, query url.Values, bod
 		return nil, fmt.Errorf("unknown refusal: %w", ErrProtocol)
 	}
 	return nil, &Error{Code: refusal.Code}
+}
+
+// notHTTP marks an answer that is none in HTTP, or one whose header has no end,
+// as what it is. net/http has no names for these errors; one that it words
+// otherwise some day is repeated like a broken connection, until the agent's time
+// is over.
+func notHTTP(err error) error {
+	for _, text := range []string{"malformed HTTP", "response headers exceeded", "too many 1xx"} {
+		if strings.Contains(err.Error(), text) {
+			return fmt.Errorf("no HTTP in bounds: %w", ErrProtocol)
+		}
+	}
+	return err
 }
 
 func decode(reply *http.Response, out any) error {
