@@ -140,7 +140,8 @@ func TestCausesAtOnce(t *testing.T) {
 				name   string
 				status execution.Status
 				reason execution.Reason
-			}) bool {
+			},
+			) bool {
 				return e.Status == end.status && e.Reason == end.reason
 			}) {
 				t.Fatalf("told %s %q", e.Status, e.Reason)

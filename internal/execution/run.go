@@ -25,9 +25,9 @@ type run struct {
 	log       *slog.Logger
 	request   guestwire.Start // puller only: what to start; empty once that is done
 
-	started  chan struct{} // closed when the guest started it, or it ended without
-	decided  chan struct{} // closed when the owner takes no more cancels
-	finished chan struct{} // closed when the end is stored, or the daemon leaves it to the next
+	started  chan struct{}   // closed when the guest started it, or it ended without
+	decided  chan struct{}   // closed when the owner takes no more cancels
+	finished chan struct{}   // closed when the end is stored, or the daemon leaves it to the next
 	cancels  chan cancelling // to the owner
 
 	streams  [2]*stream // stdout, stderr

@@ -458,10 +458,14 @@ func TestTerminalOfAGuestThatFails(t *testing.T) {
 			b.world.err = gone
 			s.says(`{"type":"resize","rows":1,"cols":1}`)
 		}, "closed: 1011 the guest does not answer; get the sandbox to see whether it still runs", "vsock secret"},
-		"output": {func(b *bubble, _ *screen) { b.world.feed.fail(errors.New("disk secret")) },
-			"closed: 1011 an internal error happened; the execution goes on; attach again with after", "disk secret"},
-		"the daemon stops": {func(b *bubble, _ *screen) { b.world.feed.fail(fault.New(fault.ShuttingDown, "x")) },
-			"closed: 1001 the daemon is stopping; the execution goes on; attach again with after", ""},
+		"output": {
+			func(b *bubble, _ *screen) { b.world.feed.fail(errors.New("disk secret")) },
+			"closed: 1011 an internal error happened; the execution goes on; attach again with after", "disk secret",
+		},
+		"the daemon stops": {
+			func(b *bubble, _ *screen) { b.world.feed.fail(fault.New(fault.ShuttingDown, "x")) },
+			"closed: 1001 the daemon is stopping; the execution goes on; attach again with after", "",
+		},
 		"it has ended and its end is not told yet": {func(b *bubble, s *screen) {
 			b.world.stdin.err = fault.New(fault.ExecutionNotRunning, "x")
 			s.typed("x")
