@@ -293,16 +293,6 @@ func quiet(_ http.ResponseWriter, r *http.Request) {
 	}
 }
 
-func exits(t *testing.T, code int) func(http.ResponseWriter, *http.Request) {
-	return func(w http.ResponseWriter, _ *http.Request) {
-		payload, err := json.Marshal(guestwire.Exit{ExitCode: &code})
-		if err != nil {
-			t.Error(err)
-		}
-		_ = guestwire.WriteFrame(w, guestwire.Frame{Type: guestwire.ExitFrame, Payload: payload})
-	}
-}
-
 // TestTheHostOwnsTheTimeout: a guest that does not confirm the kill loses its
 // sandbox, and the execution is timed_out all the same.
 func TestTheHostOwnsTheTimeout(t *testing.T) {
