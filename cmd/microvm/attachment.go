@@ -57,6 +57,7 @@ type attachment struct {
 	client *microvm.Client
 	exe    *microvm.Execution
 	local  *terminal
+	pause  func(err error, lost int) (time.Duration, bool) // before it is attached again, if so
 
 	// Offsets in the output, run's: behind what was shown, or -1 for the last
 	// screen, and of the next byte that comes.
@@ -78,7 +79,7 @@ func attach(ctx context.Context, client *microvm.Client, exe *microvm.Execution,
 	ctx, leave := context.WithCancelCause(ctx)
 	defer leave(nil)
 	defer context.AfterFunc(ctx, restore)() // what follows is for a terminal as it was
-	a := &attachment{client: client, exe: exe, local: local, at: from, next: max(from, 0), keys: make(chan []byte, keysAhead)}
+	a := &attachment{client: client, exe: exe, local: local, pause: reattachPause, at: from, next: max(from, 0), keys: make(chan []byte, keysAhead)}
 	// Not waited for: nothing ends a read of a terminal but a key.
 	go a.readKeys(ctx, leave)
 	exit, err := a.run(ctx)
@@ -138,7 +139,7 @@ func (a *attachment) run(ctx context.Context) (*microvm.StreamExit, error) {
 		case a.at != before || time.Since(began) >= steadyTime:
 			lost = 0
 		}
-		pause, again := reattachPause(err, lost)
+		pause, again := a.pause(err, lost)
 		if !again || lost >= reattachTries {
 			return nil, fmt.Errorf("attach to execution: %w", err)
 		}
@@ -207,12 +208,12 @@ func (a *attachment) once(ctx context.Context, attached func()) (*microvm.Stream
 		case <-bound.Done():
 		}
 	}()
-	attached()
 	a.offline.Store(false)
+	attached()
 	var exit *microvm.StreamExit
 	for {
 		// A terminal that is held up is no fault of the node's: only reading counts.
-		alive.Reset(patience(exit != nil))
+		alive.Reset(silenceLimit(exit != nil))
 		kind, message, err := socket.Read(bound)
 		alive.Stop()
 		switch {
@@ -228,7 +229,7 @@ func (a *attachment) once(ctx context.Context, attached func()) (*microvm.Stream
 	}
 }
 
-func patience(ended bool) time.Duration {
+func silenceLimit(ended bool) time.Duration {
 	if ended {
 		return closeTimeout
 	}

@@ -78,6 +78,7 @@ func (p *process) exit(code int) {
 
 // print writes to a stream; lose lets the next bytes of it fall out.
 func (p *process) print(stream microvm.OutputStream, text string) { p.add(stream, len(text), text) }
+
 func (p *process) out(format string, args ...any) {
 	p.print(microvm.OutputStreamStdout, fmt.Sprintf(format, args...))
 }
@@ -255,7 +256,7 @@ func (f *fakeNode) cancelExecution(w http.ResponseWriter, r *http.Request) {
 	}
 	p.cancels = append(p.cancels, how)
 	p.exe.Reason = new(microvm.ExecutionReasonCanceled)
-	if p.exe.Cmd != "trap" || name == "SIGKILL" {
+	if p.exe.Cmd != "undead" && (p.exe.Cmd != "trap" || name == "SIGKILL") {
 		p.endLocked(microvm.ExecutionStatusCanceled, func(e *microvm.Execution) { e.Signal = &name })
 	}
 	p.changeLocked()
@@ -544,10 +545,15 @@ var programs = map[string]func(*process){
 		p.because(microvm.ExecutionStatusVanished, microvm.ExecutionReason(p.exe.Args[0]))
 	},
 	"refuse": func(*process) {}, // see createExecution
-	// Runs until it is cancelled; trap answers to SIGKILL only.
+	// Runs until it is cancelled; trap answers to SIGKILL only, undead to nothing.
 	"sleep": func(p *process) {
 		p.out("asleep\n")
 		p.f.happened("asleep")
+		p.await(func() bool { return false })
+	},
+	"undead": func(p *process) {
+		p.out("undead\n")
+		p.f.happened("undead")
 		p.await(func() bool { return false })
 	},
 	"trap": func(p *process) {

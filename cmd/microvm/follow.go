@@ -78,7 +78,8 @@ func (p *program) run(ctx context.Context, spec microvm.ExecutionCreate) (*micro
 		return exe, feeding.or(err)
 	}
 	exe, err = copyOutput(work, p.client, exe, microvm.Position{}, p.stdout, p.stderr, shown)
-	if cause, left := context.Cause(work).(*interruption); left {
+	var cause *interruption
+	if err != nil && errors.As(context.Cause(work), &cause) {
 		err = cause
 	}
 	return exe, feeding.or(err)

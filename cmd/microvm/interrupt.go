@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"os"
 	"os/signal"
@@ -103,7 +104,8 @@ func claimInterrupts(ctx context.Context) (more <-chan *interruption, release fu
 
 // interruptedBy is the signal that ended ctx.
 func interruptedBy(ctx context.Context) *interruption {
-	if i, ok := context.Cause(ctx).(*interruption); ok {
+	var i *interruption
+	if errors.As(context.Cause(ctx), &i) {
 		return i
 	}
 	return &interruption{syscall.SIGTERM}
@@ -145,6 +147,7 @@ func (p *program) mindSignals(ctx, work context.Context, leave context.CancelCau
 			case count > 2 || (exe == nil && count > 1):
 				leave(s)
 			case exe != nil:
+				exe, count := exe, count
 				all.Go(func() { p.cancel(work, exe, s, count) })
 			}
 		}

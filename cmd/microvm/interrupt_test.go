@@ -6,6 +6,7 @@ import (
 	"io"
 	"os"
 	"strings"
+	"sync"
 	"syscall"
 	"testing"
 
@@ -17,11 +18,29 @@ import (
 func inProcess(ctx context.Context, node *fakeNode, out io.Writer, args ...string) (int, string) {
 	root, g := newRootCommand()
 	root.SetArgs(append([]string{"--url", node.server.URL, "--api-key", fakeKey}, args...))
-	var b bytes.Buffer
+	var b sharedBuffer
 	root.SetOut(out)
 	root.SetErr(&b)
 	cmd, err := root.ExecuteContextC(ctx)
 	return finish(cmd, err, g.began, &b), b.String()
+}
+
+// sharedBuffer is a buffer for several goroutines, as a file is.
+type sharedBuffer struct {
+	mu sync.Mutex
+	b  bytes.Buffer // guarded by mu
+}
+
+func (s *sharedBuffer) Write(p []byte) (int, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.b.Write(p)
+}
+
+func (s *sharedBuffer) String() string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.b.String()
 }
 
 func noneLeft(t *testing.T, node *fakeNode) {

@@ -18,12 +18,12 @@ import (
 	microvm "github.com/microvmd/microvm/sdk/go"
 )
 
-const (
-	// defaultTTL is the API's, in seconds.
-	defaultTTL = 15 * 60
-	// extendEvery is how often a sandbox whose terminal is used is extended.
-	extendEvery = 5 * time.Minute
-)
+// defaultTTL is the API's, in seconds.
+const defaultTTL = 15 * 60
+
+// extendEvery is how often a sandbox whose terminal is used is extended. Tests
+// make it short.
+var extendEvery = 5 * time.Minute
 
 type runOptions struct {
 	files         []string
@@ -201,7 +201,7 @@ func (r *runner) upload(ctx context.Context, files []localFile) error {
 func (r *runner) execute(ctx context.Context, spec microvm.ExecutionCreate) error {
 	began := time.Now()
 	defer func() { r.result.Timings.RunMS = time.Since(began).Milliseconds() }()
-	exe, err := r.program.run(ctx, spec)
+	exe, err := r.run(ctx, spec)
 	r.result.Execution = exe
 	return err
 }

@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -116,10 +117,14 @@ func scriptHold(ts *testscript.TestScript, neg bool, args []string) {
 
 func scriptRelease(ts *testscript.TestScript, neg bool, args []string) { close(node(ts).gate(args[0])) }
 
-// interrupt: SIGINT to the program in the background.
+// interrupt [TERM]: SIGINT to the program in the background, or SIGTERM.
 func scriptInterrupt(ts *testscript.TestScript, neg bool, args []string) {
+	signal := syscall.SIGINT
+	if len(args) > 0 {
+		signal = syscall.SIGTERM
+	}
 	for _, command := range ts.BackgroundCmds() {
-		ts.Check(command.Process.Signal(os.Interrupt))
+		ts.Check(command.Process.Signal(signal))
 		node(ts).interrupted = command
 	}
 }
