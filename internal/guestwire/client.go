@@ -340,12 +340,25 @@ func (c *Client) do(ctx context.Context, route, id string, query url.Values, bod
 // otherwise some day is repeated like a broken connection, until the agent's time
 // is over.
 func notHTTP(err error) error {
+	if brokeInStatusLine(err.Error()) {
+		return err
+	}
 	for _, text := range []string{"malformed HTTP", "response headers exceeded", "too many 1xx"} {
 		if strings.Contains(err.Error(), text) {
 			return fmt.Errorf("no HTTP in bounds: %w", ErrProtocol)
 		}
 	}
 	return err
+}
+
+// brokeInStatusLine says whether what net/http takes for a malformed status line
+// is the beginning of a good one: then the connection broke off in it.
+func brokeInStatusLine(text string) bool {
+	if _, line, ok := strings.Cut(text, `malformed HTTP response "`); ok {
+		return strings.HasPrefix("HTTP/1.1 ", strings.TrimSuffix(line, `"`))
+	}
+	_, code, ok := strings.Cut(text, `malformed HTTP status code "`)
+	return ok && len(code) < len(`200"`) && strings.Trim(code, "0123456789") == `"`
 }
 
 func decode(reply *http.Response, out any) error {

@@ -229,6 +229,13 @@ func TestABrokenConnectionIsNoBrokenProtocol(t *testing.T) {
 			}
 		}
 	}
+	head := "HTTP/1.1 200 OK\r\nContent-Type: application/octet-stream\r\nContent-Length: 26\r\n\r\n"
+	for cut := range len(head) {
+		_, err := NewClient(textTransport(head[:cut])).Pull(t.Context(), "a", Pull{}, into(nil))
+		if err == nil || errors.Is(err, ErrProtocol) {
+			t.Errorf("header cut at %d: %v", cut, err)
+		}
+	}
 	reset := errors.New("connection reset")
 	c := NewClient(agentFunc(func(*http.Request) (int, int64, io.Reader) {
 		return 200, -1, io.MultiReader(strings.NewReader(wire[:20]), iotest.ErrReader(reset))
