@@ -85,6 +85,10 @@ No shell is involved: for shell syntax run sh -c. The program has no standard
 input; -i passes on this one. With -o json nothing is printed until the end: then
 the execution, with the last 1 MiB of each stream as text.
 
+Nobody who reads slowly holds up the program: the node keeps 1 MiB of each stream,
+and should more than that wait to be read, a note on standard error says how much
+is missing. For files of any size there is microvm cp.
+
 -it makes it feel like ssh: keys, Ctrl-C too, go to the program as they are typed,
 and the terminal's size follows. At the beginning of a line, ~. detaches: the
 program goes on, and microvm execution attach comes back to it. ~? shows this, and

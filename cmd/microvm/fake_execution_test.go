@@ -62,6 +62,12 @@ func (p *process) endLocked(status microvm.ExecutionStatus, set func(*microvm.Ex
 	p.changeLocked()
 }
 
+func (p *process) ended() bool {
+	p.f.mu.Lock()
+	defer p.f.mu.Unlock()
+	return p.exe.Ended()
+}
+
 func (p *process) end(status microvm.ExecutionStatus, set func(*microvm.Execution)) {
 	p.f.mu.Lock()
 	defer p.f.mu.Unlock()
@@ -173,14 +179,20 @@ func (f *fakeNode) createExecution(w http.ResponseWriter, r *http.Request) {
 	case spec.Cmd == "refuse":
 		p.endLocked(microvm.ExecutionStatusFailed, func(e *microvm.Execution) { e.Reason = new(microvm.ExecutionReason(spec.Args[0])) })
 	}
-	reply := *exe
 	f.mu.Unlock()
-	if !reply.Ended() {
+	switch {
+	case p.ended():
+	case spec.Cmd == "instant":
+		run(p)
+	default:
 		go func() {
 			f.happened("end of execution")
 			run(p)
 		}()
 	}
+	f.mu.Lock()
+	reply := *exe
+	f.mu.Unlock()
 	w.Header().Set("Location", r.URL.Path+"/"+exe.ID)
 	send(w, 201, reply)
 }
@@ -471,6 +483,8 @@ var programs = map[string]func(*process){
 		p.print(microvm.OutputStreamStderr, "err\n")
 		p.exit(code)
 	},
+	// Has ended before its start is answered.
+	"instant": func(p *process) { p.out("at once\r\n"); p.exit(8) },
 	"files": func(p *process) {
 		for _, arg := range p.exe.Args {
 			p.f.mu.Lock()

@@ -65,8 +65,8 @@ func (p *program) run(ctx context.Context, spec microvm.ExecutionCreate) (*micro
 	shown := p.progress.wait("the end of " + clean(spec.Cmd))
 	defer shown()
 	exe, err := p.client.Executions.Create(work, p.sandbox, spec)
-	if err != nil || exe.Ended() {
-		return exe, err
+	if err != nil || exe.Status == microvm.ExecutionStatusFailed {
+		return exe, err // another that has ended already may have printed something
 	}
 	started <- exe
 	feeding := p.feed(work, leave, exe)
@@ -92,7 +92,7 @@ func (p *program) runOnTerminal(ctx context.Context, spec microvm.ExecutionCreat
 	shown := p.progress.wait("the start of " + clean(spec.Cmd))
 	exe, err := p.client.Executions.Create(ctx, p.sandbox, spec)
 	shown()
-	if err != nil || exe.Ended() {
+	if err != nil || exe.Status == microvm.ExecutionStatusFailed {
 		return exe, err
 	}
 	return attach(ctx, p.client, exe, p.local, 0)

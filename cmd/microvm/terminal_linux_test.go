@@ -12,7 +12,6 @@ import (
 	"os/exec"
 	"regexp"
 	"strings"
-	"sync"
 	"sync/atomic"
 	"syscall"
 	"testing"
@@ -20,72 +19,17 @@ import (
 	"time"
 
 	"github.com/coder/websocket"
-	"golang.org/x/sys/unix"
 	"golang.org/x/term"
 
+	"github.com/microvmd/microvm/internal/testkit/console"
 	microvm "github.com/microvmd/microvm/sdk/go"
 )
 
-// patience bounds what must come by itself, on a machine that may be busy.
-const patience = time.Minute
-
-// pty makes a terminal with 50 rows and 132 columns: the side of who types, and
-// that of the program.
-func pty(t *testing.T) (typist, program *os.File) {
-	t.Helper()
-	typist, err := os.OpenFile("/dev/ptmx", os.O_RDWR, 0)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = typist.Close() })
-	err = unix.IoctlSetPointerInt(int(typist.Fd()), unix.TIOCSPTLCK, 0)
-	n, numErr := unix.IoctlGetInt(int(typist.Fd()), unix.TIOCGPTN)
-	if err = errors.Join(err, numErr); err != nil {
-		t.Fatal(err)
-	}
-	program, err = os.OpenFile(fmt.Sprintf("/dev/pts/%d", n), os.O_RDWR|unix.O_NOCTTY, 0)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = program.Close() })
-	resize(t, typist, 50, 132)
-	return typist, program
-}
-
-func resize(t *testing.T, typist *os.File, rows, cols uint16) {
-	t.Helper()
-	if err := unix.IoctlSetWinsize(int(typist.Fd()), unix.TIOCSWINSZ, &unix.Winsize{Row: rows, Col: cols}); err != nil {
-		t.Fatal(err)
-	}
-}
-
-// modes are a terminal's settings; raw says whether keys pass as they are.
-func modes(t *testing.T, f *os.File) unix.Termios {
-	t.Helper()
-	m, err := unix.IoctlGetTermios(int(f.Fd()), unix.TCGETS)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return *m
-}
-
-func raw(m unix.Termios) bool {
-	return m.Lflag&(unix.ICANON|unix.ECHO|unix.ISIG|unix.IEXTEN) == 0 && m.Iflag&(unix.IXON|unix.ICRNL) == 0 && m.Oflag&unix.OPOST == 0
-}
-
 // session is the program on a terminal, with a fake node.
 type session struct {
-	t      *testing.T
-	node   *fakeNode
-	typist *os.File
-	was    unix.Termios
-	cmd    *exec.Cmd
-
-	mu    sync.Mutex
-	seen  bytes.Buffer  // guarded by mu: all that the terminal showed
-	at    int           // guarded by mu: behind what was expected
-	more  chan struct{} // closed at the next output; guarded by mu
-	ended chan struct{}
+	*console.Session
+	t    *testing.T
+	node *fakeNode
 }
 
 func newNode(t *testing.T) *fakeNode {
@@ -101,90 +45,9 @@ func newNode(t *testing.T) *fakeNode {
 
 func onPTY(t *testing.T, node *fakeNode, args ...string) *session {
 	t.Helper()
-	typist, program := pty(t)
-	s := &session{t: t, node: node, typist: typist, was: modes(t, typist), more: make(chan struct{}), ended: make(chan struct{})}
-	s.cmd = exec.Command("microvm", args...)
-	s.cmd.Env = append(os.Environ(), "MICROVM_URL="+node.server.URL, "MICROVM_API_KEY="+fakeKey, "TERM=xterm-test")
-	s.cmd.Stdin, s.cmd.Stdout, s.cmd.Stderr = program, program, program
-	s.cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true, Setctty: true}
-	if err := s.cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
-	go func() { _ = s.cmd.Wait(); close(s.ended) }()
-	go s.read()
-	t.Cleanup(func() {
-		_ = s.cmd.Process.Kill()
-		<-s.ended
-		if t.Failed() {
-			s.mu.Lock()
-			defer s.mu.Unlock()
-			t.Logf("the terminal showed %q", s.seen.String())
-		}
-	})
-	return s
-}
-
-func (s *session) read() {
-	buffer := make([]byte, 4096)
-	for {
-		n, err := s.typist.Read(buffer)
-		s.mu.Lock()
-		s.seen.Write(buffer[:n])
-		close(s.more)
-		s.more = make(chan struct{})
-		s.mu.Unlock()
-		if err != nil {
-			return
-		}
-	}
-}
-
-// expect waits until the terminal has shown what matches, behind what was
-// expected before, and returns it.
-func (s *session) expect(pattern string) string {
-	s.t.Helper()
-	want := regexp.MustCompile(pattern)
-	deadline := time.After(patience)
-	for {
-		s.mu.Lock()
-		rest, more := s.seen.String()[s.at:], s.more
-		found := want.FindStringIndex(rest)
-		if found != nil {
-			s.at += found[1]
-		}
-		s.mu.Unlock()
-		if found != nil {
-			return rest[found[0]:found[1]]
-		}
-		select {
-		case <-more:
-		case <-deadline:
-			s.t.Fatalf("no %q in %q", pattern, rest)
-		}
-	}
-}
-
-func (s *session) press(keys string) {
-	s.t.Helper()
-	if _, err := s.typist.WriteString(keys); err != nil {
-		s.t.Fatal(err)
-	}
-}
-
-// end waits for the end, with a code and the terminal as it was.
-func (s *session) end(code int) {
-	s.t.Helper()
-	select {
-	case <-s.ended:
-	case <-time.After(patience):
-		s.t.Fatal("it does not end")
-	}
-	if got := s.cmd.ProcessState.ExitCode(); got != code {
-		s.t.Errorf("exit code %d, want %d", got, code)
-	}
-	if got := modes(s.t, s.typist); got != s.was {
-		s.t.Errorf("the terminal was left as %+v, it was %+v", got, s.was)
-	}
+	cmd := exec.Command("microvm", args...)
+	cmd.Env = append(os.Environ(), "MICROVM_URL="+node.server.URL, "MICROVM_API_KEY="+fakeKey, "TERM=xterm-test")
+	return &session{console.Start(t, cmd), t, node}
 }
 
 func (s *session) process() *process {
@@ -195,31 +58,38 @@ func (s *session) process() *process {
 
 func TestExecOnATerminal(t *testing.T) {
 	s := onPTY(t, newNode(t), "exec", "-it", "work", "--", "keys")
-	s.expect("TERM=xterm-test\r\n")
-	s.expect("size 50x132\r\n")
-	if !raw(modes(t, s.typist)) {
+	s.Expect("TERM=xterm-test\r\n")
+	s.Expect("size 50x132\r\n")
+	if !s.Raw() {
 		t.Error("the terminal is not raw")
 	}
 	if got := s.process().exe.TimeoutSeconds; got != terminalTimeout {
 		t.Errorf("its timeout is %d s", got)
 	}
-	s.press("a")
-	s.expect(`key "a"\r\n`)
+	s.Press("a")
+	s.Expect(`key "a"\r\n`)
 	for _, key := range []string{"\x03", "\x1a", "\x1c", "\x04", "\x13", "\x00", "\xff"} { // Ctrl-C, Z, \, D, S, @, and no UTF-8
-		s.press(key)
-		s.expect(regexp.QuoteMeta(fmt.Sprintf("key %q\r\n", key)))
+		s.Press(key)
+		s.Expect(regexp.QuoteMeta(fmt.Sprintf("key %q\r\n", key)))
 	}
-	resize(t, s.typist, 30, 100)
-	s.expect("size 30x100\r\n")
-	resize(t, s.typist, 65535, 0) // none: not sent
-	resize(t, s.typist, 65535, 1001)
-	s.expect("size 1000x1000\r\n")
-	s.press("q")
-	s.expect("bye\r\n")
-	s.end(3)
+	s.Resize(30, 100)
+	s.Expect("size 30x100\r\n")
+	s.Resize(65535, 0) // none: not sent
+	s.Resize(65535, 1001)
+	s.Expect("size 1000x1000\r\n")
+	s.Press("q")
+	s.Expect("bye\r\n")
+	s.End(3)
 	if n := len(s.process().cancels); n != 0 {
 		t.Errorf("it was cancelled %d times", n)
 	}
+}
+
+// A program that has ended before anybody could look is shown all the same.
+func TestAProgramThatEndsAtOnce(t *testing.T) {
+	s := onPTY(t, newNode(t), "exec", "-it", "work", "--", "instant")
+	s.Expect("at once")
+	s.End(8)
 }
 
 // What is typed before the program is there waits for it.
@@ -228,42 +98,42 @@ func TestKeysBeforeTheProgram(t *testing.T) {
 	gate, asked := node.gate("GET terminal"), node.event("GET terminal")
 	s := onPTY(t, node, "exec", "-t", "work", "--", "keys")
 	<-asked
-	s.press("a")
+	s.Press("a")
 	close(gate)
-	s.expect(`key "a"\r\n`)
-	s.press("q")
-	s.end(3)
+	s.Expect(`key "a"\r\n`)
+	s.Press("q")
+	s.End(3)
 }
 
 func TestDetachAndAttach(t *testing.T) {
 	node := newNode(t)
 	s := onPTY(t, node, "exec", "-it", "work", "--", "keys")
-	s.expect("size 50x132")
-	s.press("first")
-	s.expect(`key "first"`)
-	s.press("\r~?")
-	s.expect(`\[at the beginning of a line: ~\. detaches`)
-	s.press("\r~.")
-	words := strings.Fields(s.expect(`detached; exe_\w+ goes on: microvm execution attach sb_\w+ exe_\w+ `))
-	s.end(0)
+	s.Expect("size 50x132")
+	s.Press("first")
+	s.Expect(`key "first"`)
+	s.Press("\r~?")
+	s.Expect(`\[at the beginning of a line: ~\. detaches`)
+	s.Press("\r~.")
+	words := strings.Fields(s.Expect(`detached; exe_\w+ goes on: microvm execution attach sb_\w+ exe_\w+ `))
+	s.End(0)
 	p := s.process()
 	if !p.await(func() bool { return p.drops == 1 }) {
 		t.Error("the node was not told that the terminal leaves")
 	}
 
 	s = onPTY(t, node, append([]string{"execution"}, words[len(words)-3:]...)...)
-	s.expect(`TERM=xterm-test`) // the end of what it printed is shown again
-	s.expect(`key "first"`)
-	s.press("~~")
-	s.expect(`key "~"`)
-	s.press("q")
-	s.expect("bye")
-	s.end(3)
+	s.Expect(`TERM=xterm-test`) // the end of what it printed is shown again
+	s.Expect(`key "first"`)
+	s.Press("~~")
+	s.Expect(`key "~"`)
+	s.Press("q")
+	s.Expect("bye")
+	s.End(3)
 
 	// One that has ended is shown, with its code, and needs no terminal.
 	s = onPTY(t, node, append([]string{"execution"}, words[len(words)-3:]...)...)
-	s.expect("bye")
-	s.end(3)
+	s.Expect("bye")
+	s.End(3)
 }
 
 func TestTheTerminalIsGivenBack(t *testing.T) {
@@ -271,14 +141,14 @@ func TestTheTerminalIsGivenBack(t *testing.T) {
 	for sent, code := range map[syscall.Signal]int{syscall.SIGTERM: 143, syscall.SIGHUP: 129, syscall.SIGINT: 130, syscall.SIGQUIT: 2} {
 		t.Run(sent.String(), func(t *testing.T) {
 			s := onPTY(t, node, "exec", "-it", "work", "--", "keys")
-			s.expect("size 50x132")
-			if err := s.cmd.Process.Signal(sent); err != nil {
+			s.Expect("size 50x132")
+			if err := s.Cmd.Process.Signal(sent); err != nil {
 				t.Fatal(err)
 			}
 			if sent != syscall.SIGQUIT {
-				s.expect(`exe_\w+ may still run: microvm execution attach `)
+				s.Expect(`exe_\w+ may still run: microvm execution attach `)
 			}
-			s.end(code)
+			s.End(code)
 			if p := s.process(); len(p.cancels) > 0 || p.exe.Ended() {
 				t.Errorf("the program was not left alone: %+v", p.exe)
 			}
@@ -286,15 +156,15 @@ func TestTheTerminalIsGivenBack(t *testing.T) {
 	}
 	t.Run("execution deleted", func(t *testing.T) {
 		s := onPTY(t, node, "exec", "-it", "work", "--", "keys")
-		s.expect("size 50x132")
+		s.Expect("size 50x132")
 		p := s.process()
 		p.because(microvm.ExecutionStatusVanished, microvm.ExecutionReasonTTL)
-		s.expect(`error: keys: the sandbox was taken away \(its TTL ended\)`)
-		s.end(125)
+		s.Expect(`error: keys: the sandbox was taken away \(its TTL ended\)`)
+		s.End(125)
 	})
 	t.Run("panic", func(t *testing.T) {
-		typist, program := pty(t)
-		was := modes(t, typist)
+		typist, program := console.Open(t)
+		was := console.Modes(t, typist)
 		local, err := openTerminal(program, io.Discard, io.Discard)
 		if err != nil {
 			t.Fatal(err)
@@ -311,12 +181,12 @@ func TestTheTerminalIsGivenBack(t *testing.T) {
 				}
 			}()
 			defer local.guard()
-			if !raw(modes(t, typist)) {
+			if !console.Raw(console.Modes(t, typist)) {
 				t.Error("the terminal is not raw")
 			}
 			panic("a fault")
 		}()
-		if got := modes(t, typist); got != was {
+		if got := console.Modes(t, typist); got != was {
 			t.Error("the terminal was left raw")
 		}
 	})
@@ -324,30 +194,28 @@ func TestTheTerminalIsGivenBack(t *testing.T) {
 
 func TestATerminalWhoseConnectionBreaks(t *testing.T) {
 	s := onPTY(t, newNode(t), "exec", "-it", "work", "--", "keys")
-	s.expect("size 50x132")
+	s.Expect("size 50x132")
 	for range 3 {
-		s.press("X")
-		s.expect("cutting\r\n")
-		s.expect(`\[the connection is lost, the program goes on; `)
-		s.expect(`\[attached again\]`)
-		s.press("b")
-		s.expect(`key "b"`)
+		s.Press("X")
+		s.Expect("cutting\r\n")
+		s.Expect(`\[the connection is lost, the program goes on; `)
+		s.Expect(`\[attached again\]`)
+		s.Press("b")
+		s.Expect(`key "b"`)
 	}
 	// What is typed into the void goes nowhere, and the user was told so.
 	node := s.node
 	gate := node.gate("GET terminal")
-	s.press("X")
-	s.expect(`keys are not sent until then`)
-	s.press("rm -rf /\r~?")
-	s.expect(`~\? shows this`) // what came before it was taken
+	s.Press("X")
+	s.Expect(`keys are not sent until then`)
+	s.Press("rm -rf /\r~?")
+	s.Expect(`~\? shows this`) // what came before it was taken
 	close(gate)
-	s.expect(`\[attached again\]`)
-	s.press("q")
-	s.expect("bye")
-	s.end(3)
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if got := s.seen.String(); strings.Count(got, "cutting") != 4 || strings.Count(got, `key "b"`) != 3 || strings.Contains(got, "-rf") {
+	s.Expect(`\[attached again\]`)
+	s.Press("q")
+	s.Expect("bye")
+	s.End(3)
+	if got := s.Shown(); strings.Count(got, "cutting") != 4 || strings.Count(got, `key "b"`) != 3 || strings.Contains(got, "-rf") {
 		t.Errorf("something was shown twice, or sent: %q", got)
 	}
 }
@@ -373,32 +241,32 @@ func TestDetachFromANodeThatHangs(t *testing.T) {
 	defer server.Close()
 	defer close(stuck)
 	s := onPTY(t, &fakeNode{server: server}, "exec", "-it", "work", "--", "keys")
-	s.expect("stuck")
+	s.Expect("stuck")
 	for range 64 { // more than one read of the terminal takes
-		s.press(strings.Repeat("x", 4000))
+		s.Press(strings.Repeat("x", 4000))
 	}
-	s.press("\r~.")
+	s.Press("\r~.")
 	began := time.Now()
-	s.expect("detached; ")
-	s.end(0)
+	s.Expect("detached; ")
+	s.End(0)
 	if took := time.Since(began); took > 5*time.Second {
 		t.Errorf("leaving took %s", took)
 	}
 
 	// The terminal is usable meanwhile: who is asked to end twice may end at once.
 	s = onPTY(t, &fakeNode{server: server}, "exec", "-it", "work", "--", "keys")
-	s.expect("stuck")
-	_ = s.cmd.Process.Signal(syscall.SIGTERM)
-	for raw(modes(t, s.typist)) {
+	s.Expect("stuck")
+	_ = s.Cmd.Process.Signal(syscall.SIGTERM)
+	for s.Raw() {
 		time.Sleep(time.Millisecond) // the kernel tells nobody of a change
 	}
 	select {
-	case <-s.ended:
+	case <-s.Ended:
 		t.Error("the terminal was raw to the end")
 	default:
 	}
-	_ = s.cmd.Process.Signal(syscall.SIGTERM)
-	s.end(-1) // by the signal
+	_ = s.Cmd.Process.Signal(syscall.SIGTERM)
+	s.End(-1) // by the signal
 }
 
 func TestAShellOfItsOwn(t *testing.T) {
@@ -413,37 +281,37 @@ func TestAShellOfItsOwn(t *testing.T) {
 	}
 	node := newNode(t)
 	s := onPTY(t, node, "shell", "python")
-	s.expect("size 50x132")
-	s.press("q")
-	s.end(3)
+	s.Expect("size 50x132")
+	s.Press("q")
+	s.End(3)
 	stopped(s, true)
 
 	s = onPTY(t, node, "shell", "python")
-	s.expect("size 50x132")
-	s.press("~.")
-	s.end(0)
+	s.Expect("size 50x132")
+	s.Press("~.")
+	s.End(0)
 	stopped(s, true)
 
 	s = onPTY(t, node, "shell", "python", "--keep")
-	s.expect("size 50x132")
-	s.press("~.")
-	s.expect(`detached; exe_\w+ goes on`)
-	s.expect("kept sandbox ")
-	s.end(0)
+	s.Expect("size 50x132")
+	s.Press("~.")
+	s.Expect(`detached; exe_\w+ goes on`)
+	s.Expect("kept sandbox ")
+	s.End(0)
 	stopped(s, false)
 
 	s = onPTY(t, node, "run", "python", "-it", "--", "keys")
-	s.expect("size 50x132")
-	_ = s.cmd.Process.Signal(syscall.SIGTERM)
-	s.expect("interrupted by SIGTERM")
-	s.end(143)
+	s.Expect("size 50x132")
+	_ = s.Cmd.Process.Signal(syscall.SIGTERM)
+	s.Expect("interrupted by SIGTERM")
+	s.End(143)
 	stopped(s, true)
 }
 
 // attachHere is an attachment of this process on a terminal of its own.
 func attachHere(t *testing.T, client *microvm.Client) (*attachment, *sharedBuffer) {
 	t.Helper()
-	_, program := pty(t)
+	_, program := console.Open(t)
 	var shown sharedBuffer
 	local, err := openTerminal(program, &shown, &shown)
 	if err != nil {
@@ -590,7 +458,7 @@ func TestAShellKeepsItsSandbox(t *testing.T) {
 	for _, flags := range [][]string{nil, {"--ttl", "20m"}} {
 		node := newFakeNode()
 		extended := node.event("POST extend")
-		typist, program := pty(t)
+		typist, program := console.Open(t)
 		go func() {
 			<-node.event("terminal open")
 			if flags == nil {
@@ -636,7 +504,7 @@ func TestATerminalIsWanted(t *testing.T) {
 	if _, err := openTerminal(strings.NewReader(""), io.Discard, io.Discard); err == nil {
 		t.Error("a string is a terminal")
 	}
-	_, program := pty(t)
+	_, program := console.Open(t)
 	if !term.IsTerminal(int(program.Fd())) {
 		t.Fatal("the test's terminal is none")
 	}
