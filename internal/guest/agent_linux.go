@@ -69,7 +69,7 @@ type Agent struct {
 	work     sync.WaitGroup // connections and followers of programs
 
 	applying sync.Mutex // held while Config.Apply runs
-	forking  sync.Mutex // held while the agent is exposed
+	forking  sync.Mutex // held while a program is started
 
 	mu         sync.Mutex
 	configure  *guestwire.Configure      // guarded by mu: in force

@@ -74,13 +74,12 @@ func TestTree(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer tree.close()
-	if err := os.Mkdir(filepath.Join(dir, "1"), 0o755); err != nil {
+	if err := os.Mkdir(filepath.Join(dir, "2"), 0o755); err != nil {
 		t.Fatal(err)
 	}
-	a, err := tree.make()
+	a, err := tree.make() // which was there before
 	b, err2 := tree.make()
-	if err != nil || err2 != nil || a.name != "2" || b.name != "3" {
+	if err != nil || err2 != nil || a.name != "1" || b.name != "3" {
 		t.Fatal(a, err, b, err2)
 	}
 	write := func(name, text string) {
@@ -88,7 +87,13 @@ func TestTree(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
+	if n := a.oomKills(); n != 0 {
+		t.Errorf("oom kills without a controller: %d", n)
+	}
 	write("memory.events", "low 0\noom 7\noom_kill 3\noom_group_kill 0\n")
+	if a.events, err = openAt(a.fd, "memory.events", 0); err != nil {
+		t.Fatal(err)
+	}
 	write("cgroup.procs", "12\n"+strings.Repeat("34\n", 1000))
 	if n := a.oomKills(); n != 3 {
 		t.Errorf("oom kills: %d", n)
@@ -118,6 +123,19 @@ func TestTree(t *testing.T) {
 		if n := g.oomKills(); n != 0 || len(pids) != 0 || err != nil || g.kill() != nil {
 			t.Errorf("a cgroup that is removed: %d oom kills, processes %v, %v", n, pids, err)
 		}
+	}
+	// The next program's is there already; one that guest root removed is made anew.
+	if err := os.Remove(filepath.Join(dir, "4")); err != nil {
+		t.Fatal(err)
+	}
+	c, err := tree.make()
+	if err != nil || c.name != "5" {
+		t.Fatal(c, err)
+	}
+	c.retire()
+	tree.close()
+	if left, err := os.ReadDir(dir); err != nil || len(left) != 1 {
+		t.Errorf("left behind: %v %v", left, err)
 	}
 }
 

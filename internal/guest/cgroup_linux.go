@@ -31,7 +31,8 @@ type tree struct {
 	fd int // set at construction
 
 	mu       sync.Mutex
-	made     int             // guarded by mu: cgroups that were ever made, and the name of the last
+	made     int             // guarded by mu: the name of the last cgroup that was made
+	spare    *group          // guarded by mu: one for the next program, or nil
 	leftover map[*group]bool // guarded by mu: of ended programs, to remove when empty
 }
 
@@ -40,8 +41,9 @@ type group struct {
 	tree *tree
 	name string
 
-	mu sync.Mutex
-	fd int // guarded by mu: its directory; -1 once it is removed
+	mu     sync.Mutex
+	fd     int // guarded by mu: its directory; -1 once it is removed
+	events int // guarded by mu: its memory.events; -1 where it has none
 }
 
 // openTree opens path; "" gives a nil tree.
@@ -53,26 +55,43 @@ func openTree(path string) (*tree, error) {
 	if err != nil {
 		return nil, fmt.Errorf("open cgroup tree: %w", err)
 	}
-	return &tree{fd: fd, leftover: make(map[*group]bool)}, nil
+	t := &tree{fd: fd, leftover: make(map[*group]bool)}
+	if t.spare, err = t.freshLocked(); err != nil {
+		_ = unix.Close(fd)
+		return nil, err
+	}
+	return t, nil
 }
 
 func openAt(dir int, name string, flags int) (fd int, err error) {
 	for {
-		fd, err = unix.Openat(dir, name, flags|unix.O_CLOEXEC|unix.O_NOFOLLOW, 0)
+		fd, err = unix.Openat(dir, name, flags|unix.O_CLOEXEC, 0)
 		if !errors.Is(err, unix.EINTR) {
 			return fd, err
 		}
 	}
 }
 
-// make makes the cgroup of one execution.
+// make gives one execution a cgroup of its own: the spare one, if guest root
+// has not removed it.
 func (t *tree) make() (*group, error) {
 	if t == nil {
 		return nil, nil //nolint:nilnil // see tree
 	}
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	t.sweepLocked()
+	g := t.spare
+	t.spare = nil
+	if g != nil && unix.Faccessat2(t.fd, g.name, unix.F_OK, unix.AT_EACCESS) == nil {
+		return g, nil
+	}
+	if g != nil {
+		g.close()
+	}
+	return t.freshLocked()
+}
+
+func (t *tree) freshLocked() (*group, error) {
 	for {
 		t.made++
 		name := strconv.Itoa(t.made)
@@ -87,7 +106,11 @@ func (t *tree) make() (*group, error) {
 		if err != nil {
 			return nil, errors.Join(fmt.Errorf("open cgroup: %w", err), unix.Unlinkat(t.fd, name, unix.AT_REMOVEDIR))
 		}
-		return &group{tree: t, name: name, fd: fd}, nil
+		g := &group{tree: t, name: name, fd: fd}
+		if g.events, err = openAt(fd, "memory.events", unix.O_RDONLY); err != nil {
+			g.events = -1 // a tree without the controller
+		}
+		return g, nil
 	}
 }
 
@@ -105,6 +128,10 @@ func (t *tree) close() {
 	}
 	t.mu.Lock()
 	defer t.mu.Unlock()
+	if t.spare != nil {
+		t.spare.remove()
+		t.leftover[t.spare] = true
+	}
 	for g := range t.leftover {
 		g.close()
 	}
@@ -112,15 +139,21 @@ func (t *tree) close() {
 }
 
 // retire removes the cgroup of an ended program now, or when processes that
-// the program left behind are gone: every later make and retire looks.
+// the program left behind are gone: every later retire looks. It also makes the
+// next program's: both take the kernel longer than all else that the agent does
+// for an execution, and now nobody waits for it.
 func (g *group) retire() {
 	if g == nil {
 		return
 	}
-	g.tree.mu.Lock()
-	defer g.tree.mu.Unlock()
-	g.tree.leftover[g] = true
-	g.tree.sweepLocked()
+	t := g.tree
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.leftover[g] = true
+	t.sweepLocked()
+	if t.spare == nil {
+		t.spare, _ = t.freshLocked() // make tries again, and says why
+	}
 }
 
 // remove removes the cgroup if it is empty, and says whether it is gone.
@@ -134,8 +167,7 @@ func (g *group) remove() bool {
 	if err != nil && !errors.Is(err, unix.ENOENT) {
 		return false
 	}
-	_ = unix.Close(g.fd)
-	g.fd = -1
+	g.closeLocked()
 	return true
 }
 
@@ -143,9 +175,16 @@ func (g *group) close() {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	if g.fd >= 0 {
-		_ = unix.Close(g.fd)
-		g.fd = -1
+		g.closeLocked()
 	}
+}
+
+func (g *group) closeLocked() {
+	_ = unix.Close(g.fd)
+	if g.events >= 0 {
+		_ = unix.Close(g.events)
+	}
+	g.fd, g.events = -1, -1
 }
 
 // removeSoon waits until a killed cgroup can be removed, at most emptyWait.
@@ -240,11 +279,14 @@ func (g *group) oomKills() int64 {
 	if g == nil {
 		return 0
 	}
-	text, err := g.read("memory.events")
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	var text [512]byte
+	n, err := unix.Pread(g.events, text[:], 0)
 	if err != nil {
 		return 0
 	}
-	for line := range bytes.Lines(text) {
+	for line := range bytes.Lines(text[:n]) {
 		if count, ok := bytes.CutPrefix(bytes.TrimSpace(line), []byte("oom_kill ")); ok {
 			n, _ := strconv.ParseInt(string(count), 10, 64)
 			return n

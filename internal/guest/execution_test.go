@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"runtime"
 	"strings"
 	"sync"
 	"syscall"
@@ -298,7 +299,10 @@ func TestOutputBudgetIsShared(t *testing.T) {
 	t.Parallel()
 	b := newBox(t, func(c *Config) { c.KeepTotal = 256 << 10 })
 	for i := range 8 {
-		b.startAndEnd(t, fmt.Sprintf("e%d", i), script("seq 1 100000; seq 1 100000 >&2"))
+		b.must(t, fmt.Sprintf("e%d", i), script("seq 1 100000; seq 1 100000 >&2"))
+	}
+	for _, e := range b.agent.executions {
+		<-e.ended
 	}
 	held := 0
 	for _, e := range b.agent.executions {
@@ -322,5 +326,27 @@ func TestOutputBudgetIsShared(t *testing.T) {
 	}
 	if b.agent.budget.free != 256<<10 {
 		t.Errorf("budget after all was forgotten: %d", b.agent.budget.free)
+	}
+}
+
+// What the agent's threads are given for its own sake, no program inherits.
+func TestProgramsHaveTheUsualTimerSlack(t *testing.T) {
+	t.Parallel()
+	b := newBox(t)
+	// A thread of its own, which nobody else uses: it ends with the goroutine.
+	done := make(chan error)
+	go func() {
+		runtime.LockOSThread()
+		err := setTimerSlack(workerSlack)
+		if err == nil {
+			_, err = b.agent.start("a", guestwire.Start{Cmd: "cat", Args: []string{"/proc/self/timerslack_ns"}})
+		}
+		done <- err
+	}()
+	if err := <-done; err != nil {
+		t.Fatal(err)
+	}
+	if o := b.finish(t, "a"); string(o.out) != "50000\n" {
+		t.Errorf("slack of %q ns", o.out)
 	}
 }

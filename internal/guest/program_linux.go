@@ -69,7 +69,7 @@ func (p *program) guess() (path string, sure bool) {
 	}
 	for _, entry := range filepath.SplitList(p.search) {
 		found := filepath.Join(absolute(p.dir, entry), cmd)
-		switch err := unix.Faccessat(unix.AT_FDCWD, found, unix.X_OK, 0); {
+		switch err := unix.Faccessat2(unix.AT_FDCWD, found, unix.X_OK, unix.AT_EACCESS); {
 		case err == nil:
 			return found, true
 		case !errors.Is(err, unix.ENOENT) && !errors.Is(err, unix.ENOTDIR): // a file system may show the user more than root

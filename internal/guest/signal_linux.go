@@ -109,30 +109,3 @@ func signalHeld(members func() ([]int, error), pids []int, number syscall.Signal
 	}
 	return nil
 }
-
-// exposed runs fn, which starts a program, while the agent itself may be
-// chosen by the kernel's OOM killer: a child inherits oom_score_adj, and one
-// that started with the agent's would never be chosen.
-func (a *Agent) exposed(fn func()) {
-	a.forking.Lock()
-	defer a.forking.Unlock()
-	if a.oomScore != nil {
-		_, _ = a.oomScore.WriteAt([]byte("0"), 0)
-		defer func() { _, _ = a.oomScore.WriteAt([]byte("-1000"), 0) }()
-	}
-	fn()
-}
-
-// protect keeps the kernel's OOM killer away from the calling process, and
-// returns the file that says so.
-func protect() (*os.File, error) {
-	file, err := os.OpenFile("/proc/self/oom_score_adj", os.O_WRONLY, 0)
-	if err != nil {
-		return nil, err
-	}
-	if _, err := file.WriteString("-1000"); err != nil {
-		_ = file.Close()
-		return nil, err
-	}
-	return file, nil
-}

@@ -2,7 +2,10 @@ package guest
 
 import (
 	"errors"
+	"os"
+	"runtime"
 	"syscall"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -43,7 +46,7 @@ func (e *execution) clone(p program, w *wires) (err error) {
 	if e.group != nil {
 		attr.Sys.UseCgroupFD, attr.Sys.CgroupFD = true, e.group.fd
 	}
-	e.agent.exposed(func() { e.pid, _, err = syscall.StartProcess(p.path, p.argv, attr) })
+	e.agent.fork(func() { e.pid, _, err = syscall.StartProcess(p.path, p.argv, attr) })
 	if err != nil {
 		return err
 	}
@@ -57,6 +60,39 @@ func (e *execution) clone(p program, w *wires) (err error) {
 		_, _ = unix.Wait4(e.pid, nil, 0, nil)
 	}
 	return err
+}
+
+// usualSlack is the timer slack of programs, as everywhere (prctl(2)).
+const usualSlack = 50 * time.Microsecond
+
+// fork runs fn, which starts a program, on a thread that has nothing which the
+// program must not inherit. The agent itself may be chosen by the kernel's OOM
+// killer meanwhile: a program that started with its oom_score_adj never would be.
+func (a *Agent) fork(fn func()) {
+	a.forking.Lock()
+	defer a.forking.Unlock()
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
+	_ = setTimerSlack(usualSlack) // fails on no kernel; the thread needs no other from now on
+	if a.oomScore != nil {
+		_, _ = a.oomScore.WriteAt([]byte("0"), 0)
+		defer func() { _, _ = a.oomScore.WriteAt([]byte("-1000"), 0) }()
+	}
+	fn()
+}
+
+// protect keeps the kernel's OOM killer away from the calling process, and
+// returns the file that says so.
+func protect() (*os.File, error) {
+	file, err := os.OpenFile("/proc/self/oom_score_adj", os.O_WRONLY, 0)
+	if err != nil {
+		return nil, err
+	}
+	if _, err := file.WriteString("-1000"); err != nil {
+		_ = file.Close()
+		return nil, err
+	}
+	return file, nil
 }
 
 // startRefusal names what the kernel said when it was asked to start a program

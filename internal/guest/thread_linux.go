@@ -1,6 +1,8 @@
 package guest
 
 import (
+	"fmt"
+	"time"
 	"unsafe"
 
 	"golang.org/x/sys/unix"
@@ -23,4 +25,13 @@ func nameThread(name string) error {
 		return err
 	}
 	return unix.Prctl(unix.PR_SET_NAME, uintptr(unsafe.Pointer(text)), 0, 0, 0) //nolint:gosec // prctl(2) takes a pointer
+}
+
+// setTimerSlack sets how late the calling thread's timers may be. Threads and
+// processes that it starts inherit it (prctl(2), PR_SET_TIMERSLACK).
+func setTimerSlack(slack time.Duration) error {
+	if err := unix.Prctl(unix.PR_SET_TIMERSLACK, uintptr(slack.Nanoseconds()), 0, 0, 0); err != nil {
+		return fmt.Errorf("set timer slack: %w", err)
+	}
+	return nil
 }

@@ -67,7 +67,7 @@ func pipe(end int) (own *os.File, program int, err error) {
 // polled makes a file of a descriptor for which the runtime's poller waits. It
 // closes the descriptor when that fails.
 func polled(fd int, name string) (*os.File, error) {
-	if err := unix.SetNonblock(fd, true); err != nil {
+	if _, err := unix.FcntlInt(uintptr(fd), unix.F_SETFL, unix.O_NONBLOCK); err != nil {
 		_ = unix.Close(fd)
 		return nil, os.NewSyscallError("fcntl", err)
 	}
