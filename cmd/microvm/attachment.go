@@ -26,8 +26,6 @@ const (
 	keysAhead = 256
 	// messageLimit bounds one message of the node, in bytes: its own have 32 KiB.
 	messageLimit = 1 << 20
-	// signOfLife is how long the node may be silent; it pings more often.
-	signOfLife = time.Minute
 	// dialTimeout bounds the making of a connection.
 	dialTimeout = 30 * time.Second
 	// closeTimeout is how long the node may take to say goodbye.
@@ -144,7 +142,7 @@ func (a *attachment) run(ctx context.Context) (*microvm.StreamExit, error) {
 			return nil, fmt.Errorf("attach to execution: %w", err)
 		}
 		if !told {
-			a.local.note("the connection is lost, the program goes on; attaching again; keys are not sent until then; ~. leaves")
+			a.local.note("the connection is lost%s, the program goes on; attaching again; keys are not sent until then; ~. leaves", because(err))
 			told = true
 		}
 		select {
@@ -153,6 +151,15 @@ func (a *attachment) run(ctx context.Context) (*microvm.StreamExit, error) {
 			return nil, context.Cause(ctx)
 		}
 	}
+}
+
+// because is what the node said when it closed the connection.
+func because(err error) string {
+	var closed websocket.CloseError
+	if errors.As(err, &closed) && closed.Reason != "" {
+		return " (" + clean(closed.Reason) + ")"
+	}
+	return ""
 }
 
 // reattachPause says whether to attach again after err, and after how long.
@@ -179,8 +186,8 @@ func reattachPause(err error, n int) (time.Duration, bool) {
 // once attaches and shows what comes until the end, which it returns, or until
 // the connection is lost. attached is called when it is made.
 func (a *attachment) once(ctx context.Context, attached func()) (*microvm.StreamExit, error) {
-	alive := time.NewTimer(signOfLife)
-	defer alive.Stop()
+	alive := newPulse()
+	defer alive.pause()
 	socket, err := a.dial(ctx, alive)
 	if err != nil {
 		return nil, err
@@ -192,7 +199,7 @@ func (a *attachment) once(ctx context.Context, attached func()) (*microvm.Stream
 	defer func() { cut(); <-sent }()
 	go func() {
 		defer close(sent)
-		a.send(ctx, bound, socket)
+		a.send(ctx, bound, socket, alive)
 	}()
 	defer context.AfterFunc(ctx, func() {
 		select {
@@ -201,21 +208,15 @@ func (a *attachment) once(ctx context.Context, attached func()) (*microvm.Stream
 		}
 		cut()
 	})()
-	go func() {
-		select {
-		case <-alive.C:
-			cut()
-		case <-bound.Done():
-		}
-	}()
+	go alive.watch(bound.Done(), cut)
 	a.offline.Store(false)
 	attached()
 	var exit *microvm.StreamExit
 	for {
 		// A terminal that is held up is no fault of the node's: only reading counts.
-		alive.Reset(silenceLimit(exit != nil))
+		alive.sign()
 		kind, message, err := socket.Read(bound)
-		alive.Stop()
+		alive.pause()
 		switch {
 		case exit != nil && err != nil: // the node has closed the connection, as it should
 			return exit, nil
@@ -225,19 +226,15 @@ func (a *attachment) once(ctx context.Context, attached func()) (*microvm.Stream
 			if exit, err = a.show(kind, message); err != nil {
 				return nil, finalError{err}
 			}
+			if exit != nil {
+				defer time.AfterFunc(closeTimeout, cut).Stop()
+			}
 		}
 	}
 }
 
-func silenceLimit(ended bool) time.Duration {
-	if ended {
-		return closeTimeout
-	}
-	return signOfLife
-}
-
 // dial opens the WebSocket at the offset that was reached.
-func (a *attachment) dial(ctx context.Context, alive *time.Timer) (*websocket.Conn, error) {
+func (a *attachment) dial(ctx context.Context, alive *pulse) (*websocket.Conn, error) {
 	base, header, h, err := a.client.Connection()
 	if err != nil {
 		return nil, err
@@ -250,7 +247,7 @@ func (a *attachment) dial(ctx context.Context, alive *time.Timer) (*websocket.Co
 	defer cancel()
 	socket, reply, err := websocket.Dial(ctx, address, &websocket.DialOptions{
 		HTTPClient: h, HTTPHeader: header,
-		OnPingReceived: func(context.Context, []byte) bool { alive.Reset(signOfLife); return true },
+		OnPingReceived: func(context.Context, []byte) bool { alive.sign(); return true },
 	})
 	switch {
 	case err == nil:
@@ -304,11 +301,12 @@ func (a *attachment) move(to int64) {
 
 // send sends the terminal's size and its changes, and what is typed, until bound
 // is over; when ctx is, it closes the connection, which detaches.
-func (a *attachment) send(ctx, bound context.Context, socket *websocket.Conn) {
+func (a *attachment) send(ctx, bound context.Context, socket *websocket.Conn, alive *pulse) {
 	defer a.local.guard()
 	changes, stop := a.local.resized()
 	defer stop()
 	for {
+		alive.sent()
 		if !a.sendSize(bound, socket) {
 			return
 		}
@@ -317,6 +315,7 @@ func (a *attachment) send(ctx, bound context.Context, socket *websocket.Conn) {
 			case <-changes:
 				resized = true
 			case keys := <-a.keys:
+				alive.sent()
 				if socket.Write(bound, websocket.MessageBinary, keys) != nil {
 					return // whoever reads sees it, too
 				}

@@ -27,6 +27,7 @@ func (i *interruption) name() string {
 // ends the context; the second ends the process as it always would, unless
 // somebody has claimed it.
 type interrupts struct {
+	which []os.Signal // at least one
 	heard chan os.Signal
 	more  chan *interruption // after the first, for who claims them
 
@@ -39,7 +40,12 @@ type interruptsKey struct{}
 
 // interruptible ends the context at the first signal, so that verbs can clean up.
 func interruptible(parent context.Context) (context.Context, func()) {
-	i := &interrupts{heard: make(chan os.Signal, 4), more: make(chan *interruption, 4)}
+	i := &interrupts{which: []os.Signal{syscall.SIGTERM}, heard: make(chan os.Signal, 4), more: make(chan *interruption, 4)}
+	for _, s := range []os.Signal{os.Interrupt, syscall.SIGHUP} {
+		if !signal.Ignored(s) { // by nohup, or in the background of a script
+			i.which = append(i.which, s)
+		}
+	}
 	ctx, cancel := context.WithCancelCause(context.WithValue(parent, interruptsKey{}, i))
 	i.listen()
 	done := make(chan struct{})
@@ -61,7 +67,7 @@ func interruptible(parent context.Context) (context.Context, func()) {
 	}
 }
 
-func (i *interrupts) listen() { signal.Notify(i.heard, os.Interrupt, syscall.SIGTERM, syscall.SIGHUP) }
+func (i *interrupts) listen() { signal.Notify(i.heard, i.which...) }
 
 func (i *interrupts) take(s *interruption, cancel context.CancelCauseFunc) {
 	i.mu.Lock()

@@ -117,11 +117,11 @@ func scriptHold(ts *testscript.TestScript, neg bool, args []string) {
 
 func scriptRelease(ts *testscript.TestScript, neg bool, args []string) { close(node(ts).gate(args[0])) }
 
-// interrupt [TERM]: SIGINT to the program in the background, or SIGTERM.
+// interrupt [TERM|HUP]: SIGINT to the program in the background, or another.
 func scriptInterrupt(ts *testscript.TestScript, neg bool, args []string) {
 	signal := syscall.SIGINT
 	if len(args) > 0 {
-		signal = syscall.SIGTERM
+		signal = map[string]syscall.Signal{"TERM": syscall.SIGTERM, "HUP": syscall.SIGHUP}[args[0]]
 	}
 	for _, command := range ts.BackgroundCmds() {
 		ts.Check(command.Process.Signal(signal))

@@ -1,0 +1,60 @@
+package main
+
+import (
+	"testing"
+	"testing/synctest"
+	"time"
+)
+
+func TestPulse(t *testing.T) {
+	for name, test := range map[string]struct {
+		do   func(*pulse)
+		lost time.Duration // after which it is
+	}{
+		"silent from the start": {func(*pulse) {}, signOfLife},
+		"silent after some pings": {func(p *pulse) {
+			for range 100 {
+				time.Sleep(pingEvery)
+				p.sign()
+			}
+		}, 100*pingEvery + signOfLife},
+		"typed long before": {func(p *pulse) {
+			p.sent()
+			time.Sleep(2 * pingEvery)
+			p.sign()
+		}, 2*pingEvery + signOfLife},
+		// The node may wait for the program.
+		"typed just before": {func(p *pulse) {
+			p.sent()
+			time.Sleep(pingEvery / 2)
+			p.sign()
+		}, pingEvery/2 + holdLimit},
+		"typed into the silence": {func(p *pulse) { time.Sleep(30 * time.Second); p.sent() }, holdLimit},
+		"a terminal that is held up": {func(p *pulse) {
+			p.pause()
+			time.Sleep(time.Hour)
+			p.sign()
+		}, time.Hour + signOfLife},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				began := time.Now()
+				p := newPulse()
+				done := make(chan struct{})
+				lost := make(chan time.Duration, 1)
+				go p.watch(done, func() { lost <- time.Since(began) })
+				test.do(p)
+				if got := <-lost; got < test.lost || got >= test.lost+signOfLife {
+					t.Errorf("lost after %s, want %s", got, test.lost)
+				}
+			})
+		})
+	}
+	synctest.Test(t, func(t *testing.T) {
+		p := newPulse()
+		done := make(chan struct{})
+		go p.watch(done, func() { t.Error("it is lost") })
+		close(done)
+		time.Sleep(time.Hour)
+	})
+}
