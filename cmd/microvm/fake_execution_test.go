@@ -440,7 +440,7 @@ func (f *fakeNode) openTerminal(w http.ResponseWriter, r *http.Request) {
 		} else {
 			_ = socket.Write(ctx, websocket.MessageBinary, []byte(piece.data))
 		}
-		return !p.breaks()
+		return piece.data != cutting || !p.breaks()
 	})
 	if exe != nil {
 		e := exitOf(exe)
@@ -588,6 +588,9 @@ func cat(p *process) {
 	p.exit(0)
 }
 
+// cutting is the output with which the connection of a terminal breaks.
+const cutting = "cutting\r\n"
+
 func keys(p *process) {
 	if !p.exe.TTY {
 		cat(p)
@@ -616,11 +619,11 @@ func keys(p *process) {
 			p.out("bye\r\n")
 			p.exit(3)
 			return
-		case "X": // its connection breaks with the next output
+		case "X":
 			p.f.mu.Lock()
 			p.cut++
 			p.f.mu.Unlock()
-			p.out("cutting\r\n")
+			p.out(cutting)
 		default:
 			p.out("key %q\r\n", typed)
 		}
