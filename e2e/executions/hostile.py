@@ -99,9 +99,9 @@ def answer(conn, line, body):
     elif way == "huge frame":
         conn.sendall(CHUNKED + chunk(STARTED + struct.pack(">BIQ", 1, 0xFFFFFFFF, 0)))
         endless(conn, chunk(b"\0" * 65536))
-    elif way == "a million frames":
+    elif way == "a million frames":  # by and by
         at = pull_of(body)
-        part = b"".join(frame(1, at + i, b"x") for i in range(70000))
+        part = b"".join(frame(1, at + i, b"x") for i in range(5000))
         conn.sendall(whole(STARTED + part))
     elif way == "redirect":
         conn.sendall(b"HTTP/1.1 302 Found\r\nLocation: http://169.254.169.254/../../etc/passwd\r\nContent-Length: 0\r\n\r\n")
