@@ -158,6 +158,9 @@ func testExecutions(t *testing.T, f *fixture) {
 	if exit := e.end(); exit.Signal != "SIGKILL" || exit.OOMKilled {
 		t.Errorf("it ended with %+v", exit)
 	}
+	if got := f.run(client, "cat", "/proc/self/timerslack_ns", "/proc/self/oom_score_adj"); got != "50000\n0\n" {
+		t.Errorf("a program inherits timer slack and OOM score %q", got)
+	}
 	if !f.OwnKernel {
 		return // a guest without a cgroup of its own finds only what stays in its session
 	}
@@ -183,6 +186,22 @@ func (f *fixture) answers(client *guestwire.Client, while string) {
 	f.t.Logf("echo under %s: %s", while, time.Since(began).Round(time.Millisecond))
 }
 
+// full takes all the process numbers that the guest's kernel gives to one user.
+func (f *fixture) full(client *guestwire.Client) {
+	f.t.Helper()
+	e := f.start(client, sh(`mkfifo p; (while :; do (read x <p) & done) 2>/dev/null; echo full; while :; do :; done`))
+	e.says("full")
+	f.answers(client, "no more processes")
+	other := f.start(client, guestwire.Start{Cmd: "echo", Args: []string{"room for root"}, User: "root"})
+	if exit := other.end(); other.text[0].String() != "room for root\n" {
+		f.t.Errorf("root's ended with %+v and said %q", exit, other.text[0].String())
+	}
+	e.signal("SIGTERM") // to the program and some hundred others
+	if exit := e.end(); exit.Signal != "SIGTERM" {
+		f.t.Errorf("it ended with %+v", exit)
+	}
+}
+
 func testBombs(t *testing.T, f *fixture) {
 	if !f.OwnKernel {
 		return // the host's own limits are not for a test to meet
@@ -191,12 +210,11 @@ func testBombs(t *testing.T, f *fixture) {
 	f.launch(plan)
 	f.must("boot", f.boot(plan))
 	client := f.Agents.Client(plan.Host)
-	const hoard = `head -c 1000000000 /dev/zero | tail >/dev/null`
 	for name, c := range map[string]struct {
 		script string
 		oom    bool
 	}{
-		"a hoarding child":   {hoard + `; echo goes on`, true},
+		"a hoarding child":   {`tail /dev/zero; echo goes on`, true},
 		"a hoarding program": {`exec tail /dev/zero`, true},
 		"a SIGKILL":          {`kill -9 $$`, false},
 		"a child's SIGKILL":  {`sh -c 'kill -9 $$'`, false},
@@ -207,6 +225,7 @@ func testBombs(t *testing.T, f *fixture) {
 		}
 		f.answers(client, name)
 	}
+	f.full(client)
 	for name, script := range map[string]string{
 		"a fork bomb":          `bomb() { bomb | bomb & }; bomb; echo ready; while :; do :; done`,
 		"a bomb that detaches": `echo ready; while :; do setsid sleep 1000 & done 2>/dev/null`,
