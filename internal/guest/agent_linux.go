@@ -18,7 +18,7 @@ import (
 // Bounds of one agent.
 const (
 	maxExecutions = 256 // that are kept at once, running and ended
-	maxConns      = 384 // that are served at once; one more is closed
+	maxConns      = 512 // that are served at once; one more is closed
 	maxFileWork   = 32  // file requests at once: a hanging file system of the guest takes no more threads
 
 	defaultKeepTotal = 16 << 20

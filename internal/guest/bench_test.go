@@ -2,8 +2,10 @@ package guest
 
 import (
 	"fmt"
+	"io"
 	"net"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"syscall"
 	"testing"
@@ -73,5 +75,75 @@ func BenchmarkFloor(b *testing.B) {
 		if _, err := conn.Read(one); err != nil {
 			b.Fatal(err)
 		}
+	}
+}
+
+// BenchmarkOutput is how fast the host gets what a program prints. Its floor is
+// BenchmarkOutputFloor.
+func BenchmarkOutput(b *testing.B) {
+	box := newBox(b)
+	const size = 256 << 20
+	b.SetBytes(size)
+	for i := 0; b.Loop(); i++ {
+		id := fmt.Sprintf("e%d", i)
+		got := int64(0)
+		sink := guestwire.Sink{Output: func(f guestwire.Frame) error {
+			if f.Offset != got {
+				b.Fatalf("%d bytes are lost", f.Offset-got)
+			}
+			got += int64(len(f.Payload))
+			return nil
+		}}
+		start := guestwire.Start{Cmd: "head", Args: []string{"-c", fmt.Sprint(size), "/dev/zero"}, Pull: guestwire.Pull{WaitMS: guestwire.MaxPullWait}}
+		exit, err := box.Start(b.Context(), id, start, sink)
+		for err == nil && exit == nil {
+			exit, err = box.Pull(b.Context(), id, guestwire.Pull{Stdout: got, WaitMS: guestwire.MaxPullWait}, sink)
+		}
+		if err != nil || got != size {
+			b.Fatal(got, err)
+		}
+		if err := box.Forget(b.Context(), id); err != nil {
+			b.Fatal(err)
+		}
+	}
+}
+
+// BenchmarkOutputFloor copies from a pipe to the same kind of socket, and from
+// there to nowhere.
+func BenchmarkOutputFloor(b *testing.B) {
+	const size = 256 << 20
+	b.SetBytes(size)
+	listener, err := net.Listen("unix", filepath.Join(b.TempDir(), "floor.sock"))
+	if err != nil {
+		b.Fatal(err)
+	}
+	defer listener.Close()
+	for b.Loop() {
+		go func() {
+			conn, err := listener.Accept()
+			if err != nil {
+				return
+			}
+			defer conn.Close()
+			cmd := exec.Command("head", "-c", fmt.Sprint(size), "/dev/zero")
+			out, err := cmd.StdoutPipe()
+			if err == nil {
+				err = cmd.Start()
+			}
+			if err != nil {
+				return
+			}
+			_, _ = io.CopyBuffer(struct{ io.Writer }{conn}, struct{ io.Reader }{out}, make([]byte, 64<<10))
+			_ = cmd.Wait()
+		}()
+		conn, err := net.Dial("unix", listener.Addr().String())
+		if err != nil {
+			b.Fatal(err)
+		}
+		n, err := io.CopyBuffer(io.Discard, struct{ io.Reader }{conn}, make([]byte, 64<<10))
+		if err != nil || n != size {
+			b.Fatal(n, err)
+		}
+		_ = conn.Close()
 	}
 }

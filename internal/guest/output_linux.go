@@ -108,6 +108,7 @@ func (e *execution) drain(stream int, raw syscall.RawConn) {
 			left, err = unix.IoctlGetInt(int(fd), unix.TIOCINQ)
 		}
 		for err == nil && left > 0 {
+			e.awaitRoom(stream)
 			n := 0
 			n, err = unix.Read(int(fd), buf[:min(left, len(buf))])
 			if errors.Is(err, unix.EINTR) {

@@ -1,6 +1,7 @@
 package guest
 
 import (
+	"math/bits"
 	"sync"
 	"time"
 
@@ -109,14 +110,33 @@ func (t *tail) sizeFor(want int64) int64 {
 	return size
 }
 
+// rings were given back and can be used again, by size: a stream that flows needs
+// a ring anew after each reply that took all of it. Garbage collection takes what
+// is not used.
+var rings [9]sync.Pool // minTail to guestwire.KeepBytes
+
+func newRing(size int64) []byte {
+	if ring, ok := rings[bits.Len64(uint64(size/minTail))-1].Get().(*[]byte); ok {
+		return *ring
+	}
+	return make([]byte, size)
+}
+
+func dropRing(ring []byte) {
+	if len(ring) > 0 {
+		rings[bits.Len(uint(len(ring)/minTail))-1].Put(&ring)
+	}
+}
+
 // resize moves the kept bytes to a larger ring. Offsets past the old ring are
 // not written yet; what they would show is never read before it is written.
 func (t *tail) resize(size int64) {
 	old := t.ring
-	t.ring = make([]byte, size)
+	t.ring = newRing(size)
 	if len(old) == 0 {
 		return
 	}
+	defer dropRing(old)
 	from := t.start
 	for from < t.start+int64(len(old)) {
 		i := from & int64(len(old)-1)
@@ -147,6 +167,7 @@ func (t *tail) ack(offset int64) {
 // release gives the memory back; offsets stay.
 func (t *tail) release() {
 	t.budget.give(t.charged() - minTail)
+	dropRing(t.ring)
 	t.ring, t.start = nil, t.end
 }
 

@@ -141,6 +141,10 @@ func readStarted(r io.Reader) (Started, error) {
 // KiB of a stream) skips 256 times in MaxPullBytes.
 const maxGaps = 1024
 
+// joinMost is the length up to which frames are joined, in bytes: what is long
+// enough as it came is handed on without a copy.
+const joinMost = 64 << 10
+
 // joiner makes long frames of short ones.
 type joiner struct {
 	sink func(Frame) error
@@ -188,7 +192,7 @@ func (j *joiner) add(frame Frame) error {
 			return fmt.Errorf("over %d gaps in one reply: %w", maxGaps, ErrProtocol)
 		}
 	}
-	joins := frame.Offset == *next && len(held.Payload) > 0 && len(held.Payload)+len(frame.Payload) <= MaxFramePayload
+	joins := frame.Offset == *next && len(held.Payload) > 0 && len(held.Payload)+len(frame.Payload) <= joinMost
 	*next = frame.Offset + int64(len(frame.Payload))
 	if *next < 0 {
 		return fmt.Errorf("offset overflows: %w", ErrProtocol)
