@@ -52,10 +52,11 @@ func (m *Manager) Cancel(ctx context.Context, sandboxID, id string, c Cancel) (E
 	if err != nil {
 		return Execution{}, err
 	}
+	until := time.Now().Add(m.cfg.KillTimeout)
 	if err := r.cancel(ctx, c); err != nil {
 		return Execution{}, err
 	}
-	return m.Wait(ctx, sandboxID, id, m.cfg.KillTimeout)
+	return m.Wait(ctx, sandboxID, id, time.Until(until))
 }
 
 // running finds an execution that has not ended.
@@ -66,13 +67,34 @@ func (m *Manager) running(ctx context.Context, sandboxID, id string) (*run, erro
 	}
 	r := m.run(id)
 	if r == nil || e.Status != Running {
-		return nil, notRunning()
+		return nil, notRunning(e)
 	}
 	return r, nil
 }
 
-func notRunning() error {
+// notRunning is the refusal of what only a running execution takes. One that
+// nobody follows and that has not ended goes on without this daemon, which stops.
+func notRunning(e Execution) error {
+	if e.Status == Running {
+		return shuttingDown()
+	}
 	return fault.New(fault.ExecutionNotRunning, "this execution has ended; nothing of it takes a signal, input or a size any more")
+}
+
+func shuttingDown() error {
+	e := fault.New(fault.ShuttingDown, "the daemon is stopping and the execution goes on; try again in a moment")
+	e.RetryAfter = 5 * time.Second
+	return e
+}
+
+// over waits until the end of a run is settled, and is the refusal after it.
+func (r *run) over(ctx context.Context) error {
+	select {
+	case <-r.finished:
+		return notRunning(r.snapshot())
+	case <-ctx.Done():
+		return ctx.Err()
+	}
 }
 
 // cancel has the owner take a cancel in, and then sends the signal. It is refused
@@ -82,16 +104,16 @@ func (r *run) cancel(ctx context.Context, c Cancel) error {
 	select {
 	case r.cancels <- cancelling{c, taken}:
 	case <-r.decided:
-		return notRunning()
+		return r.over(ctx)
 	case <-r.finished:
-		return notRunning()
+		return r.over(ctx)
 	case <-ctx.Done():
 		return ctx.Err()
 	}
 	select {
 	case <-taken:
 	case <-r.decided:
-		return notRunning()
+		return r.over(ctx)
 	}
 	if c.Signal == kill { // the owner's
 		return nil

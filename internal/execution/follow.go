@@ -5,9 +5,6 @@ import (
 	"fmt"
 	"io"
 	"path/filepath"
-	"time"
-
-	"github.com/microvmd/microvm/internal/fault"
 )
 
 // Stream names one of the two output streams.
@@ -168,9 +165,7 @@ func (f *Follower) nextKept(ctx context.Context) (Event, error) {
 			return Event{}, err
 		}
 		if e.Status == Running {
-			stopping := fault.New(fault.ShuttingDown, "the daemon is stopping and the execution goes on; connect again from where this ended")
-			stopping.RetryAfter = 5 * time.Second
-			return Event{}, stopping
+			return Event{}, shuttingDown()
 		}
 		f.ended = &e
 	}

@@ -8,6 +8,8 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
+	"strconv"
+	"strings"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -182,4 +184,51 @@ func TestKeptOutputIsBounded(t *testing.T) {
 	if a, b, c := kept(next, quietOne, first), kept(next, f.sb, loud[6]), kept(next, f.sb, loud[7]); a != "quiet\n" || b != "" || c != "loud\n" {
 		t.Errorf("after a restart: %q %q %q", a, b, c)
 	}
+}
+
+// TestAnAgentThatTakesNoInputDoesNotSpinTheHost: one that takes none of the text
+// of a start, or a byte at a time, and says so at once, gets a bounded number of
+// requests for it.
+func TestAnAgentThatTakesNoInputDoesNotSpinTheHost(t *testing.T) {
+	for name, c := range map[string]struct {
+		text string
+		step int64 // that it takes of each
+	}{
+		"nothing of a byte": {"x", 0}, "nothing of much": {strings.Repeat("x", execution.MaxStdin), 0},
+		"a byte more than there is": {"x", 1}, "a byte at a time": {strings.Repeat("x", execution.MaxStdin), 1},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				var requests atomic.Int64
+				f := newFixture(t, (&stub{pull: quiet, stdin: func(w http.ResponseWriter, r *http.Request) {
+					if requests.Add(1) > 50_000 {
+						<-r.Context().Done() // else the clock of this test never moves
+						return
+					}
+					at, _ := strconv.ParseInt(r.URL.Query().Get("offset"), 10, 64)
+					_ = json.NewEncoder(w).Encode(guestwire.StdinTaken{Offset: at + c.step})
+				}}).factory())
+				if e := f.run(t, execution.Spec{Cmd: "x", Stdin: c.text, Timeout: 10 * time.Second}); e.Status != execution.TimedOut {
+					t.Fatalf("%+v", e)
+				}
+				if n := requests.Load(); n > 4000 {
+					t.Fatalf("%d requests in 15 s", n)
+				}
+			})
+		})
+	}
+}
+
+// TestInputIsNoSilence: a program that does not read for longer than an agent may
+// be silent loses nothing by it.
+func TestInputIsNoSilence(t *testing.T) {
+	n := newNode(t, testkit.GuestAgent(t.TempDir()))
+	n.agentTimeout = time.Second
+	l := n.start(n.store)
+	e := l.begin(t, execution.Spec{Cmd: "sh", Args: []string{"-c", "sleep 3; exec sha256sum"}, Stdin: string(pattern(200_000)), Timeout: time.Minute})
+	e, out := l.ended(t, e)
+	if e.Status != execution.Exited || out != digest(pattern(200_000)) {
+		t.Errorf("%+v %q", e, out)
+	}
+	l.leave(t, true)
 }

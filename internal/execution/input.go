@@ -56,21 +56,39 @@ func (m *Manager) Stdin(ctx context.Context, sandboxID, id string, in Input) (Ta
 	}
 	ctx, unbind := r.session.Bind(ctx)
 	defer unbind()
-	if fed, ok := r.input.await(ctx); !ok {
+	until := time.Now().Add(inputWait)
+	if fed, ok := r.input.await(ctx, until); !ok {
 		return Taken{Offset: fed, Behind: true}, nil
 	}
-	var taken guestwire.StdinTaken
+	taken, err := r.send(ctx, in.Offset, in.Data, in.Close, until)
+	if guestwire.Refused(err, guestwire.BadRequest) {
+		return Taken{}, fault.Param("offset", "offset is not what was taken so far; a request with offset 0 and no data tells what that is")
+	}
+	return Taken{Offset: taken.Offset, Closed: taken.Closed}, r.explain(err)
+}
+
+// send sends a piece once, which the program may read until then. No wait is so
+// long that the agent would count as silent.
+func (r *run) send(ctx context.Context, offset int64, data []byte, end bool, until time.Time) (taken guestwire.StdinTaken, err error) {
+	wait := min(max(time.Until(until), 0), r.m.cfg.AgentTimeout/4)
 	err = r.insist(ctx, func(ctx context.Context) (err error) {
-		taken, err = r.session.Agent().Stdin(ctx, id, in.Offset, in.Data, in.Close, inputWait)
+		taken, err = r.session.Agent().Stdin(ctx, r.snapshot().ID, offset, data, end, wait)
 		return err
 	})
+	return taken, err
+}
+
+// explain makes a caller's error of what came of a call to the agent.
+func (r *run) explain(err error) error {
 	switch {
-	case guestwire.Refused(err, guestwire.BadRequest):
-		return Taken{}, fault.Param("offset", "offset is beyond what was taken; send what comes before it first")
-	case guestwire.Refused(err, guestwire.NoExecution), closed(r.session.Done()):
-		return Taken{}, notRunning()
+	case err == nil:
+		return nil
+	case closed(r.session.Done()) && r.session.Reason() == "":
+		return shuttingDown()
+	case closed(r.session.Done()), guestwire.Refused(err, guestwire.NoExecution):
+		return notRunning(Execution{})
 	}
-	return Taken{Offset: taken.Offset, Closed: taken.Closed}, err
+	return fault.Wrap(err, fault.GuestUnreachable, "the guest did not answer; try again, or create another sandbox")
 }
 
 // Resize sets the size of a running execution's terminal.
@@ -90,10 +108,7 @@ func (m *Manager) Resize(ctx context.Context, sandboxID, id string, size Size) e
 	err = r.insist(ctx, func(ctx context.Context) error {
 		return r.session.Agent().Resize(ctx, id, guestwire.Size(size))
 	})
-	if guestwire.Refused(err, guestwire.NoExecution) || closed(r.session.Done()) {
-		return notRunning()
-	}
-	return err
+	return r.explain(err)
 }
 
 // NotTTY is the refusal of what only an execution on a terminal has.
@@ -113,14 +128,14 @@ func (m *Manager) talk(ctx context.Context, sandboxID, id string) (*run, error) 
 		return nil, ctx.Err()
 	}
 	if closed(r.finished) {
-		return nil, notRunning()
+		return nil, notRunning(r.snapshot())
 	}
 	return r, nil
 }
 
-// input is the text with which stdin begins. It waits in a file, so that no
-// memory is held for a program that does not read, and so that the next daemon
-// goes on with it.
+// input is the text with which stdin begins. It waits in a file, so that at most
+// inputPiece of it is held in memory for a program that does not read, and so
+// that the next daemon goes on with it.
 type input struct {
 	path string
 	open bool          // stdin stays open behind it
@@ -180,8 +195,12 @@ func (i *input) feed(ctx context.Context, r *run) {
 	close(i.fed)
 }
 
+// inputPiece is how much of the text is held and sent at once: what a pipe holds.
+const inputPiece = 64 << 10
+
 func (i *input) copy(ctx context.Context, r *run, file *os.File) error {
-	buf := make([]byte, MaxInput)
+	buf := make([]byte, min(i.size+1, inputPiece))
+	small := 0
 	for at := int64(0); ; {
 		n, err := file.ReadAt(buf, at)
 		if err != nil && !errors.Is(err, io.EOF) {
@@ -191,16 +210,19 @@ func (i *input) copy(ctx context.Context, r *run, file *os.File) error {
 		if n == 0 && i.open {
 			return nil
 		}
-		var taken guestwire.StdinTaken
-		err = r.insist(ctx, func(ctx context.Context) (err error) {
-			taken, err = r.session.Agent().Stdin(ctx, r.snapshot().ID, at, buf[:n], last && !i.open, inputWait)
-			return err
-		})
+		taken, err := r.send(ctx, at, buf[:n], last && !i.open, time.Now().Add(inputWait))
 		if err != nil || taken.Closed {
 			return err
 		}
-		if taken.Offset == at && n > 0 {
+		switch got := taken.Offset - at; {
+		case got == 0:
 			pause(ctx, retryPause) // an honest agent has waited longer than this
+		case got >= smallReply:
+			small = 0
+		default:
+			if small++; small > smallInARow {
+				pause(ctx, smallPause)
+			}
 		}
 		at = taken.Offset
 		<-i.at
@@ -208,12 +230,12 @@ func (i *input) copy(ctx context.Context, r *run, file *os.File) error {
 	}
 }
 
-// await waits, at most inputWait, until the text of the start is taken.
-func (i *input) await(ctx context.Context) (at int64, fed bool) {
+// await waits until the text of the start is taken, at most until then.
+func (i *input) await(ctx context.Context, until time.Time) (at int64, fed bool) {
 	if i == nil {
 		return 0, true
 	}
-	timer := time.NewTimer(inputWait)
+	timer := time.NewTimer(time.Until(until))
 	defer timer.Stop()
 	select {
 	case <-i.fed:

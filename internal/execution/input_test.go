@@ -222,3 +222,36 @@ func TestEnv(t *testing.T) {
 		t.Errorf("a bad name: %v", err)
 	}
 }
+
+// TestAStoppingDaemonSaysSo: what it leaves to the next one has not ended, and
+// whoever sends input or a cancel is told to come again.
+func TestAStoppingDaemonSaysSo(t *testing.T) {
+	n := newNode(t, testkit.GuestAgent(t.TempDir()))
+	first := n.start(n.store)
+	e := first.begin(t, execution.Spec{Cmd: "sh", Args: []string{"-c", "head -c 1 >/dev/null; echo got; exec sleep 600"}, StdinOpen: true, Timeout: time.Hour})
+	waiting := make(chan error, 1)
+	go func() {
+		_, err := first.Stdin(t.Context(), e.Sandbox, e.ID, execution.Input{Data: bytes.Repeat([]byte("x"), execution.MaxInput)})
+		waiting <- err
+	}()
+	eventually(t, func() bool { // it is on its way
+		out, err := first.Output(e)
+		return err != nil || len(out.Stdout.Bytes) > 0
+	})
+	first.leave(t, false)
+	if err := <-waiting; !fault.Is(err, fault.ShuttingDown) {
+		t.Errorf("input under way: %v", err)
+	}
+	_, input := first.Stdin(t.Context(), e.Sandbox, e.ID, execution.Input{})
+	_, cancel := first.Cancel(t.Context(), e.Sandbox, e.ID, execution.Cancel{})
+	for name, err := range map[string]error{"input": input, "cancel": cancel} {
+		if !fault.Is(err, fault.ShuttingDown) {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+	next := n.start(n.store)
+	if e, err := next.Cancel(t.Context(), e.Sandbox, e.ID, execution.Cancel{}); err != nil || e.Status != execution.Canceled {
+		t.Errorf("with the next daemon: %+v %v", e, err)
+	}
+	next.leave(t, true)
+}

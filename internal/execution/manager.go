@@ -97,12 +97,14 @@ func (m *Manager) Start(ctx context.Context, sandboxID string, spec Spec) (Execu
 	}
 	if spec.Stdin != "" {
 		r.input, err = spoolInput(m.dir(e), spec.Stdin, spec.StdinOpen)
+		m.reckon(r)
 	}
 	if err == nil {
 		err = m.store(ctx, storeWait, func(ctx context.Context) error { return m.cfg.Store.InsertExecution(ctx, e) })
 	}
 	if err != nil {
 		r.input.remove()
+		m.shelve(e)
 		m.settled(r)
 		m.runs.Done()
 		session.Release()
@@ -130,9 +132,7 @@ func (m *Manager) admit(r *run) error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if m.over {
-		e := fault.New(fault.ShuttingDown, "the daemon is stopping; try again in a moment")
-		e.RetryAfter = 5 * time.Second
-		return e
+		return shuttingDown()
 	}
 	running := 0
 	for _, other := range m.live {
@@ -249,13 +249,11 @@ func (m *Manager) Recover(ctx context.Context) error {
 		findInput(m.dir(e), false).remove()
 		e = r.snapshot()
 		e.Finished = time.Now()
-		if status, begun := causes[e.Reason]; begun {
-			e.Status = status
-		} else if reason, known := vanishReasons[sb.Reason]; known {
-			e.Status, e.Reason = Vanished, reason
-		} else {
-			e.Status, e.Reason = Vanished, HostRestarted
+		reason, known := vanishReasons[sb.Reason]
+		if !known {
+			reason = HostRestarted
 		}
+		e.vanish(reason)
 		if err := m.cfg.Store.FinishExecution(ctx, e); err != nil {
 			return fmt.Errorf("recover executions: %w", err)
 		}
@@ -272,6 +270,7 @@ func (m *Manager) resume(ctx context.Context, e Execution) {
 	r := newRun(m, e)
 	r.reopen()
 	r.input = findInput(m.dir(e), e.StdinOpen)
+	m.reckon(r)
 	m.mu.Lock()
 	m.live[e.ID] = r
 	m.mu.Unlock()
@@ -283,13 +282,7 @@ func (m *Manager) resume(ctx context.Context, e Execution) {
 			return
 		}
 		if reason, known := m.whyStopped(ctx, e.Sandbox); known {
-			r.finish(ctx, func(e *Execution) {
-				if status, begun := causes[e.Reason]; begun {
-					e.Status = status
-					return
-				}
-				e.Status, e.Reason = Vanished, reason
-			})
+			r.finish(ctx, func(e *Execution) { e.vanish(reason) })
 		}
 		r.close()
 	})

@@ -228,6 +228,7 @@ func TestADeadVMMIsTheSandboxsEnding(t *testing.T) {
 type stub struct {
 	start func(w http.ResponseWriter)
 	pull  func(w http.ResponseWriter, r *http.Request)
+	stdin func(w http.ResponseWriter, r *http.Request)
 	kills atomic.Int32
 }
 
@@ -255,6 +256,7 @@ func (s *stub) factory() testkit.AgentFactory {
 		s.kills.Add(1)
 		w.WriteHeader(http.StatusNoContent)
 	})
+	mux.HandleFunc(guestwire.RouteStdin, func(w http.ResponseWriter, r *http.Request) { s.stdin(w, r) })
 	mux.HandleFunc(guestwire.RouteForget, func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusNoContent) })
 	return testkit.HandlerAgent(mux)
 }

@@ -161,7 +161,7 @@ func (r *run) decide(ctx context.Context, p pulled) *ending {
 			if p.exit != nil {
 				e.exited(*p.exit)
 			}
-			e.Status, e.Reason = causes[cause], cause
+			e.vanish("") // of it there is a cause
 		})
 	case p.exit != nil:
 		return endOf(func(e *Execution) { e.exited(*p.exit) })
@@ -199,7 +199,17 @@ func (r *run) vanished(err error) *ending {
 		return leave
 	}
 	reason := vanishReasons[r.session.Reason()]
-	return endOf(func(e *Execution) { e.Status, e.Reason = Vanished, reason })
+	return endOf(func(e *Execution) { e.vanish(reason) })
+}
+
+// vanish ends an execution whose sandbox went away, or which is ended for a cause
+// that came before that.
+func (e *Execution) vanish(reason Reason) {
+	if status, begun := causes[e.Reason]; begun {
+		e.Status = status
+		return
+	}
+	e.Status, e.Reason = Vanished, reason
 }
 
 // pause waits for d or the end of ctx.

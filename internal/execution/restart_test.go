@@ -31,6 +31,8 @@ type node struct {
 	store *sqlstore.Store
 	dir   string
 	late  atomic.Int64 // ns by which the host's uptime is ahead
+
+	agentTimeout time.Duration
 }
 
 // daemonLife is one daemon.
@@ -46,7 +48,7 @@ func newNode(t *testing.T, agent testkit.AgentFactory) *node {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = store.Close() })
-	return &node{t: t, host: testkit.NewHost(agent), store: store, dir: t.TempDir()}
+	return &node{t: t, host: testkit.NewHost(agent), store: store, dir: t.TempDir(), agentTimeout: 20 * time.Second}
 }
 
 func (n *node) uptime() time.Duration { return uptime() + time.Duration(n.late.Load()) }
@@ -63,7 +65,7 @@ func (n *node) start(store execution.Store) *daemonLife {
 	}
 	l := &daemonLife{sandboxes: sandboxes, Manager: execution.New(execution.Config{
 		Store: store, Sandboxes: sandboxes, Dir: n.dir, Logger: slog.New(slog.DiscardHandler),
-		AgentTimeout: 20 * time.Second, KillTimeout: 5 * time.Second, KeepBytes: 1 << 30, KeepSandboxBytes: 1 << 30, Uptime: n.uptime,
+		AgentTimeout: n.agentTimeout, KillTimeout: 5 * time.Second, KeepBytes: 1 << 30, KeepSandboxBytes: 1 << 30, Uptime: n.uptime,
 	})}
 	if err := errors.Join(sandboxes.Recover(n.t.Context()), l.Recover(n.t.Context())); err != nil {
 		n.t.Fatal(err)

@@ -13,8 +13,8 @@ import (
 // of each sandbox: without its bounds a sandbox that runs long and prints much
 // would fill the host's disk. What goes first is the oldest of a sandbox that is
 // over its bound, or, when the node is, of the one that has most, so that one
-// cannot push out what others keep. Executions that run lose what they have so
-// far only when nothing is left of any that has ended.
+// cannot push out what others keep. Of one sandbox, executions that run lose what
+// they have so far only when nothing is left of any that has ended.
 type shelf struct {
 	most    int64 // bytes of all
 	mostBox int64 // bytes of one sandbox
@@ -34,7 +34,8 @@ type box struct {
 type book struct {
 	sandbox, id string
 	bytes       int64
-	live        *run // nil: it has ended
+	live        *run  // nil: it has ended
+	input       int64 // of bytes: what stdin is still to get, which stays
 }
 
 // put counts a book, which may have been counted with other bytes before, and
@@ -52,7 +53,7 @@ func (s *shelf) put(b book) (gone []book) {
 		mine = &book{sandbox: b.sandbox, id: b.id}
 		into.books = append(into.books, mine)
 	}
-	mine.live = b.live
+	mine.live, mine.input = b.live, b.input
 	s.addLocked(mine, b.bytes-mine.bytes)
 	for into.bytes > s.mostBox || s.sum > s.most {
 		from := into
@@ -64,7 +65,7 @@ func (s *shelf) put(b book) (gone []book) {
 			break // what is left is the one that was put
 		}
 		gone = append(gone, *victim)
-		s.addLocked(victim, -victim.bytes)
+		s.addLocked(victim, victim.input-victim.bytes)
 	}
 	return gone
 }
@@ -104,7 +105,7 @@ func (b *box) victim(put *book) (victim *book) {
 		if one.live == nil {
 			return one
 		}
-		if victim == nil && one != put {
+		if victim == nil && one != put && one.bytes > one.input {
 			victim = one
 		}
 	}
@@ -148,16 +149,14 @@ func (m *Manager) shelve(e Execution) {
 
 // reckon counts the output of an execution that runs, as it grows.
 func (m *Manager) reckon(r *run) {
-	size := int64(0)
-	for _, s := range r.streams {
-		size += s.size()
-	}
+	input := int64(0)
 	if r.input != nil && !closed(r.input.fed) {
-		size += r.input.size
+		input = r.input.size
 	}
+	size := input + r.streams[0].size() + r.streams[1].size()
 	if size != r.reckoned {
 		r.reckoned = size
-		m.makeRoom(book{sandbox: r.sandboxID, id: r.snapshot().ID, bytes: size, live: r})
+		m.makeRoom(book{sandbox: r.sandboxID, id: r.snapshot().ID, bytes: size, live: r, input: input})
 	}
 }
 

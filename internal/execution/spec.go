@@ -44,7 +44,8 @@ const (
 	// MaxStdin is how many bytes a Spec's stdin may have.
 	MaxStdin = 1 << 20
 	// MaxRunning is how many executions of one sandbox run at once: each holds
-	// one of the 256 connections to its guest, and starts and kills want some.
+	// two of the 448 connections to its guest, one for output and one while its
+	// stdin is fed, and starts and kills want some.
 	MaxRunning = 200
 
 	maxArgs     = 1000

@@ -10,7 +10,7 @@ import (
 )
 
 const (
-	agentConns = 256 // connections to one guest's agent at once; Firecracker's bound is 1023
+	agentConns = 448 // connections to one guest's agent at once; Firecracker's bound is 1023
 	agentIdle  = 4   // of which are kept when idle
 	agentKeep  = 30 * time.Second
 )

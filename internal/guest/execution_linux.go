@@ -43,6 +43,7 @@ type execution struct {
 	status  *guestwire.Exit
 	reaped  bool // guarded by mu: the pid may belong to somebody else
 	gone    bool // guarded by mu: forgotten
+	told    bool // guarded by mu: the host was sent the exit
 }
 
 // start starts execution id, or waits for the one that another request starts.
@@ -73,6 +74,9 @@ func (a *Agent) claim(id string) (e *execution, mine bool, err error) {
 	if e := a.executions[id]; e != nil {
 		return e, false, nil
 	}
+	if len(a.executions) >= maxExecutions {
+		a.letGoLocked()
+	}
 	if a.closed || len(a.executions) >= maxExecutions {
 		return nil, false, refuse(guestwire.StartFailed, fmt.Sprintf("the agent keeps %d executions already", len(a.executions)))
 	}
@@ -83,6 +87,25 @@ func (a *Agent) claim(id string) (e *execution, mine bool, err error) {
 	}
 	a.executions[id] = e
 	return e, true, nil
+}
+
+// letGoLocked gives up the oldest execution whose end was told: a daemon that
+// died after it had that never says that it may be forgotten. Ids ascend with
+// time.
+func (a *Agent) letGoLocked() {
+	var oldest *execution
+	for id, e := range a.executions {
+		e.mu.Lock()
+		told := e.told
+		e.mu.Unlock()
+		if told && (oldest == nil || id < oldest.id) {
+			oldest = e
+		}
+	}
+	if oldest != nil {
+		oldest.release()
+		delete(a.executions, oldest.id)
+	}
 }
 
 func (a *Agent) disown(e *execution) {
@@ -228,13 +251,18 @@ func (e *execution) forget(ctx context.Context) error {
 		}
 		e.group.removeSoon(ctx)
 	}
+	e.release()
+	e.agent.disown(e)
+	return nil
+}
+
+// release frees the output, for good.
+func (e *execution) release() {
 	e.mu.Lock()
+	defer e.mu.Unlock()
 	e.gone = true
 	for i := range e.streams {
 		e.streams[i].release()
 	}
 	e.wakeLocked()
-	e.mu.Unlock()
-	e.agent.disown(e)
-	return nil
 }

@@ -279,7 +279,7 @@ func TestExecutionsAreBounded(t *testing.T) {
 	t.Parallel()
 	b := newBox(t)
 	for i := range maxExecutions {
-		if _, err := b.begin(t, fmt.Sprintf("e%d", i), guestwire.Start{Cmd: "true"}); err != nil {
+		if _, err := b.begin(t, fmt.Sprintf("e%d", i), guestwire.Start{Cmd: "sleep", Args: []string{"600"}}); err != nil {
 			t.Fatal(err)
 		}
 	}

@@ -1,6 +1,7 @@
 package guest
 
 import (
+	"fmt"
 	"os"
 	"path/filepath"
 	"testing"
@@ -64,4 +65,31 @@ func TestAHostThatIsAwayStallsNobodyForLong(t *testing.T) {
 	if o.exit.StdoutBytes != 20000003 {
 		t.Fatalf("%+v", o.exit)
 	}
+}
+
+// TestEndsThatNobodyForgets do not fill the agent: when it keeps as many as it
+// may, the oldest end that the host was told makes room; one that runs, or whose
+// end was not told, stays.
+func TestEndsThatNobodyForgets(t *testing.T) {
+	b := newBox(t)
+	if _, err := b.begin(t, "0-runs", guestwire.Start{Cmd: "sleep", Args: []string{"600"}}); err != nil {
+		t.Fatal(err)
+	}
+	for i := range maxExecutions + 20 {
+		if o := b.run(t, fmt.Sprintf("1-%04d", i), guestwire.Start{Cmd: "true"}); o.exit.ExitCode == nil {
+			t.Fatalf("%d: %+v", i, o.exit)
+		}
+	}
+	if _, err := b.Pull(t.Context(), "1-0000", guestwire.Pull{}, ignored()); !guestwire.Refused(err, guestwire.NoExecution) {
+		t.Errorf("the oldest: %v", err)
+	}
+	for _, id := range []string{"0-runs", fmt.Sprintf("1-%04d", maxExecutions)} {
+		if _, err := b.Pull(t.Context(), id, guestwire.Pull{}, ignored()); err != nil {
+			t.Errorf("%s: %v", id, err)
+		}
+	}
+}
+
+func ignored() guestwire.Sink {
+	return guestwire.Sink{Output: func(guestwire.Frame) error { return nil }}
 }

@@ -120,5 +120,9 @@ func (e *execution) writeExit(w io.Writer, cursor [2]int64) error {
 	if err != nil {
 		return err
 	}
-	return guestwire.WriteFrame(w, guestwire.Frame{Type: guestwire.ExitFrame, Payload: payload})
+	err = guestwire.WriteFrame(w, guestwire.Frame{Type: guestwire.ExitFrame, Payload: payload})
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.told = e.told || err == nil
+	return err
 }

@@ -69,48 +69,68 @@ func (in *input) take(ctx context.Context) error {
 
 // put writes a piece whose place the caller knows.
 func (in *input) put(ctx context.Context, piece execution.Input) (execution.Taken, error) {
-	if err := in.take(ctx); err != nil {
-		return execution.Taken{}, err
+	soon, cancel := context.WithTimeout(ctx, turnWait)
+	defer cancel()
+	if err := in.take(soon); err != nil {
+		if ctx.Err() != nil {
+			return execution.Taken{}, err
+		}
+		return execution.Taken{Offset: piece.Offset}, nil // nothing of it was taken yet
 	}
 	defer func() { <-in.turn }()
 	in.at = unknown
 	taken, err := in.all.attached.Stdin(ctx, in.sandbox, in.id, piece)
-	if err == nil {
+	if err == nil && !taken.Behind {
 		in.at = taken.Offset
 	}
 	return taken, err
 }
 
+// turnWait is how long a request with an offset waits for those before it.
+const turnWait = 10 * time.Second
+
 // typed writes behind all that came before, and returns when all of it was taken
 // or none will be any more.
 func (in *input) typed(ctx context.Context, data []byte) error {
-	if err := in.take(ctx); err != nil {
-		return err
-	}
-	defer func() { <-in.turn }()
 	for len(data) > 0 {
-		if in.at == unknown {
-			if err := in.find(ctx); err != nil {
-				return err
-			}
-		}
-		at := in.at
-		in.at = unknown
-		taken, err := in.all.attached.Stdin(ctx, in.sandbox, in.id, execution.Input{Offset: at, Data: data})
-		switch n := taken.Offset - at; {
-		case err != nil:
+		n, closed, err := in.typeOnce(ctx, data)
+		if err != nil || closed {
 			return err
-		case taken.Closed:
-			return nil
-		case n < 0 || n > int64(len(data)):
-			return guestLies()
-		case n == 0:
+		}
+		if n == 0 {
 			pause(ctx) // an honest guest has waited longer than this
 		}
-		data = data[taken.Offset-at:]
-		in.at = taken.Offset
+		data = data[n:]
 	}
 	return nil
+}
+
+// typeOnce has the turn for one request only: the program may not read, and
+// others want to know at least how far it is.
+func (in *input) typeOnce(ctx context.Context, data []byte) (n int64, closed bool, err error) {
+	if err := in.take(ctx); err != nil {
+		return 0, false, err
+	}
+	defer func() { <-in.turn }()
+	if in.at == unknown {
+		now, err := in.all.attached.Stdin(ctx, in.sandbox, in.id, execution.Input{})
+		if err != nil || now.Closed || now.Behind {
+			return 0, now.Closed, err
+		}
+		in.at = now.Offset
+	}
+	at := in.at
+	in.at = unknown
+	taken, err := in.all.attached.Stdin(ctx, in.sandbox, in.id, execution.Input{Offset: at, Data: data})
+	switch n := taken.Offset - at; {
+	case err != nil || taken.Closed:
+		return 0, taken.Closed, err
+	case n < 0 || n > int64(len(data)):
+		return 0, false, guestLies()
+	default:
+		in.at = taken.Offset
+		return n, false, nil
+	}
 }
 
 // stallPause bounds how often a guest is asked that takes nothing.
@@ -125,20 +145,4 @@ func pause(ctx context.Context) {
 
 func guestLies() error {
 	return fault.Wrap(errGuestCounts, fault.GuestUnreachable, "the guest does not answer as it should; get the sandbox to see whether it still runs")
-}
-
-// find finds where input is, once the program has read the text that it was
-// started with.
-func (in *input) find(ctx context.Context) error {
-	for {
-		taken, err := in.all.attached.Stdin(ctx, in.sandbox, in.id, execution.Input{})
-		if err != nil {
-			return err
-		}
-		if !taken.Behind {
-			in.at = taken.Offset
-			return nil
-		}
-		pause(ctx) // Stdin has waited for the program
-	}
 }
