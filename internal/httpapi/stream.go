@@ -3,10 +3,12 @@ package httpapi
 import (
 	"bytes"
 	"context"
+	"encoding/base64"
 	"encoding/json"
 	"errors"
 	"io"
 	"net/http"
+	"strconv"
 	"time"
 
 	"github.com/microvmd/microvm/internal/execution"
@@ -107,13 +109,24 @@ func encodeStreamed(e execution.Event, behind execution.Position) []byte {
 	case execution.EventStarted:
 		name, data = "started", gen.StreamStarted{PID: e.PID}
 	case execution.EventOutput:
-		name, data = string(e.Stream), gen.StreamOutput{Data: e.Data, Offset: e.Offset}
+		return encodeOutput(e, formatPosition(behind))
 	case execution.EventTruncated:
 		name, data = "truncated", gen.StreamTruncated{Stream: gen.OutputStream(e.Stream), From: e.Offset, To: e.To}
 	case execution.EventEnded:
 		name, data = "exit", wireExit(e.Execution)
 	}
 	return encodeEvent(formatPosition(behind), name, data)
+}
+
+// encodeOutput is what encodeEvent makes of a gen.StreamOutput, in one buffer.
+func encodeOutput(e execution.Event, id string) []byte {
+	const frame = len("id: \nevent: stdout\ndata: {\"data\":\"\",\"offset\":}\n\n") + 20 // digits
+	b := make([]byte, 0, frame+len(id)+base64.StdEncoding.EncodedLen(len(e.Data)))
+	b = append(b, "id: "+id+"\nevent: "+string(e.Stream)+"\ndata: {\"data\":\""...)
+	b = base64.StdEncoding.AppendEncode(b, e.Data)
+	b = append(b, `","offset":`...)
+	b = strconv.AppendInt(b, e.Offset, 10)
+	return append(b, "}\n\n"...)
 }
 
 // wireExit is how an execution ended.

@@ -15,16 +15,21 @@ const eventLimit = 256 << 10
 // eventReader reads server-sent events
 // (https://html.spec.whatwg.org/multipage/server-sent-events.html): names and
 // data. It has no use for ids, as each event tells its own offsets.
-type eventReader struct{ lines *bufio.Reader }
-
-func newEventReader(r io.Reader) *eventReader {
-	return &eventReader{bufio.NewReaderSize(r, eventLimit)}
+type eventReader struct {
+	lines *bufio.Reader
+	data  []byte // of the last event, used again
 }
 
-// next returns the next whole event. One that the end of the stream cuts off is
+func newEventReader(r io.Reader) *eventReader {
+	return &eventReader{lines: bufio.NewReaderSize(r, eventLimit)}
+}
+
+// next returns the next whole event, whose data is good until the next call. One that the end of the stream cuts off is
 // none: the error is then io.ErrUnexpectedEOF, as it is at any end.
 func (e *eventReader) next() (name string, data []byte, err error) {
-	for {
+	defer func() { e.data = data[:0] }()
+	some := false
+	for data = e.data[:0]; ; {
 		line, err := e.line()
 		if err != nil {
 			return "", nil, err
@@ -33,7 +38,7 @@ func (e *eventReader) next() (name string, data []byte, err error) {
 			if name != "" {
 				return name, data, nil
 			}
-			data = nil // without a name it is no event of this API
+			data, some = data[:0], false // without a name it is no event of this API
 			continue
 		}
 		field, value, _ := bytes.Cut(line, []byte(":"))
@@ -45,10 +50,10 @@ func (e *eventReader) next() (name string, data []byte, err error) {
 			if len(data)+len(value) > eventLimit {
 				return "", nil, errEventTooLong
 			}
-			if data != nil {
+			if some {
 				data = append(data, '\n')
 			}
-			data = append(data, value...)
+			data, some = append(data, value...), true
 		}
 	}
 }
