@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
+	"os/signal"
 	"regexp"
 	"sync"
 	"syscall"
@@ -90,6 +91,7 @@ func Start(t *testing.T, cmd *exec.Cmd) *Session {
 	s := &Session{Cmd: cmd, Typist: typist, Ended: make(chan struct{}), t: t, was: Modes(t, typist), more: make(chan struct{})}
 	cmd.Stdin, cmd.Stdout, cmd.Stderr = program, program, program
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true, Setctty: true}
+	heed()
 	if err := cmd.Start(); err != nil {
 		t.Fatal(err)
 	}
@@ -103,6 +105,17 @@ func Start(t *testing.T, cmd *exec.Cmd) *Session {
 		}
 	})
 	return s
+}
+
+// heed makes signals that this process ignores, as one does under nohup or in the
+// background of a script, ordinary ones for its children: a program begins with
+// the default of what its parent handles, and ignores what its parent ignores.
+func heed() {
+	for _, s := range []os.Signal{syscall.SIGHUP, syscall.SIGINT, syscall.SIGQUIT} {
+		if signal.Ignored(s) {
+			signal.Notify(make(chan os.Signal, 1), s)
+		}
+	}
 }
 
 func (s *Session) read() {
