@@ -143,22 +143,34 @@ func (a *agent) start(w http.ResponseWriter, r *http.Request) {
 		refuse(w, guestwire.BadRequest)
 		return
 	}
+	id := r.PathValue("id")
+	if code := a.begin(id, in); code != "" {
+		refuse(w, code)
+		return
+	}
+	// A reply reaches its caller when all of it is written, so this one waits for nothing.
+	frames, _, _, code := a.say(id, in.Pull, true)
+	if code != "" {
+		refuse(w, code)
+		return
+	}
+	_, _ = w.Write(frames)
+}
+
+// begin starts a program, once.
+func (a *agent) begin(id string, in guestwire.Start) guestwire.Code {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	id := r.PathValue("id")
 	p := a.programs[id]
 	if p == nil {
 		spec, err := soak.ProgramOf(in.Cmd, in.Args)
 		switch {
 		case err != nil:
-			refuse(w, guestwire.BadRequest)
-			return
+			return guestwire.BadRequest
 		case a.generation == 0:
-			refuse(w, guestwire.NotConfigured)
-			return
+			return guestwire.NotConfigured
 		case spec.Missing:
-			refuse(w, guestwire.CommandNotFound)
-			return
+			return guestwire.CommandNotFound
 		}
 		a.pids++
 		p = &program{Program: spec, pid: 100 + a.pids, began: time.Now(), changed: make(chan struct{})}
@@ -167,7 +179,7 @@ func (a *agent) start(w http.ResponseWriter, r *http.Request) {
 		}
 		a.programs[id] = p
 	}
-	answer(w, guestwire.Started{PID: p.pid})
+	return ""
 }
 
 // written is how much it has written by then, and whether it has ended.
@@ -243,6 +255,9 @@ func (a *agent) say(id string, in guestwire.Pull, anyway bool) (frames []byte, c
 	now := time.Now()
 	sizes, over := p.written(now)
 	var out bytes.Buffer
+	payload, _ := json.Marshal(guestwire.Started{PID: p.pid})
+	_ = guestwire.WriteFrame(&out, guestwire.Frame{Type: guestwire.StartedFrame, Payload: payload})
+	begun := out.Len()
 	left := int64(guestwire.MaxPullBytes)
 	all := true
 	for i, cursor := range [2]int64{in.Stdout, in.Stderr} {
@@ -262,7 +277,7 @@ func (a *agent) say(id string, in guestwire.Pull, anyway bool) (frames []byte, c
 		payload, _ := json.Marshal(p.exit())
 		_ = guestwire.WriteFrame(&out, guestwire.Frame{Type: guestwire.ExitFrame, Payload: payload})
 	}
-	if out.Len() == 0 && !anyway {
+	if out.Len() == begun && !anyway {
 		return nil, p.changed, p.Pace - now.Sub(p.began)%max(p.Pace, 1), ""
 	}
 	return out.Bytes(), nil, 0, ""

@@ -111,7 +111,7 @@ func (f *fake) start(ctx context.Context, arrange func(*life)) (*life, error) {
 		return nil, err
 	}
 	l.executions = execution.New(execution.Config{
-		Store: l.store, Sandboxes: l.sandboxes, Dir: f.dir, Logger: log, KeepBytes: 1 << 40,
+		Store: l.store, Sandboxes: l.sandboxes, Dir: f.dir, Logger: log, KeepBytes: 1 << 40, KeepSandboxBytes: 1 << 40,
 		AgentTimeout: 40 * time.Second, KillTimeout: 20 * time.Second, Uptime: uptime,
 	})
 	arrange(l)
