@@ -200,7 +200,7 @@ const inputPiece = 64 << 10
 
 func (i *input) copy(ctx context.Context, r *run, file *os.File) error {
 	buf := make([]byte, min(i.size+1, inputPiece))
-	small := 0
+	var pace pacer
 	for at := int64(0); ; {
 		n, err := file.ReadAt(buf, at)
 		if err != nil && !errors.Is(err, io.EOF) {
@@ -214,16 +214,7 @@ func (i *input) copy(ctx context.Context, r *run, file *os.File) error {
 		if err != nil || taken.Closed {
 			return err
 		}
-		switch got := taken.Offset - at; {
-		case got == 0:
-			pause(ctx, retryPause) // an honest agent has waited longer than this
-		case got >= smallReply:
-			small = 0
-		default:
-			if small++; small > smallInARow {
-				pause(ctx, smallPause)
-			}
-		}
+		pace.after(ctx, taken.Offset-at)
 		at = taken.Offset
 		<-i.at
 		i.at <- at

@@ -232,7 +232,8 @@ type stub struct {
 	kills atomic.Int32
 }
 
-func (s *stub) factory() testkit.AgentFactory {
+// configured is what all agents answer alike.
+func configured() *http.ServeMux {
 	mux := http.NewServeMux()
 	mux.HandleFunc(guestwire.RouteConfigure, func(w http.ResponseWriter, _ *http.Request) {
 		_, _ = w.Write([]byte(`{"generation":1}`))
@@ -240,6 +241,12 @@ func (s *stub) factory() testkit.AgentFactory {
 	mux.HandleFunc(guestwire.RouteEcho, func(w http.ResponseWriter, r *http.Request) {
 		_, _ = w.Write([]byte(r.URL.Query().Get("text"))) //nolint:gosec // no browser reads it
 	})
+	mux.HandleFunc(guestwire.RouteForget, func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusNoContent) })
+	return mux
+}
+
+func (s *stub) factory() testkit.AgentFactory {
+	mux := configured()
 	mux.HandleFunc(guestwire.RouteStart, func(w http.ResponseWriter, _ *http.Request) {
 		if s.start != nil {
 			s.start(w)
@@ -257,7 +264,6 @@ func (s *stub) factory() testkit.AgentFactory {
 		w.WriteHeader(http.StatusNoContent)
 	})
 	mux.HandleFunc(guestwire.RouteStdin, func(w http.ResponseWriter, r *http.Request) { s.stdin(w, r) })
-	mux.HandleFunc(guestwire.RouteForget, func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusNoContent) })
 	return testkit.HandlerAgent(mux)
 }
 

@@ -50,13 +50,7 @@ func (a *actor) end(id string, exit guestwire.Exit) {
 }
 
 func (a *actor) agent() testkit.AgentFactory {
-	mux := http.NewServeMux()
-	mux.HandleFunc(guestwire.RouteConfigure, func(w http.ResponseWriter, _ *http.Request) {
-		_, _ = w.Write([]byte(`{"generation":1}`))
-	})
-	mux.HandleFunc(guestwire.RouteEcho, func(w http.ResponseWriter, r *http.Request) {
-		_, _ = w.Write([]byte(r.URL.Query().Get("text"))) //nolint:gosec // no browser reads it
-	})
+	mux := configured()
 	mux.HandleFunc(guestwire.RouteStart, func(w http.ResponseWriter, _ *http.Request) { (&framed{ResponseWriter: w}).begin() })
 	mux.HandleFunc(guestwire.RoutePull, func(w http.ResponseWriter, r *http.Request) {
 		framed := &framed{ResponseWriter: w}
@@ -78,7 +72,6 @@ func (a *actor) agent() testkit.AgentFactory {
 		}
 		w.WriteHeader(http.StatusNoContent)
 	})
-	mux.HandleFunc(guestwire.RouteForget, func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusNoContent) })
 	return testkit.HandlerAgent(mux)
 }
 

@@ -26,7 +26,7 @@ const (
 func (r *run) pullUntilExit(ctx context.Context) (*guestwire.Exit, error) {
 	id := r.snapshot().ID
 	wait := min(int(r.m.cfg.AgentTimeout.Milliseconds())/4, guestwire.MaxPullWait)
-	for small := 0; ; {
+	for pace := (pacer{}); ; {
 		had := r.next()
 		var exit *guestwire.Exit
 		err := r.insist(ctx, func(ctx context.Context) (err error) {
@@ -42,15 +42,24 @@ func (r *run) pullUntilExit(ctx context.Context) (*guestwire.Exit, error) {
 			return exit, err
 		}
 		r.request = guestwire.Start{} // and its env with it
-		switch said := r.next() - had; {
-		case said == 0:
-			pause(ctx, retryPause) // an honest agent has waited longer than this
-		case said >= smallReply:
-			small = 0
-		default:
-			if small++; small > smallInARow {
-				pause(ctx, smallPause)
-			}
+		pace.after(ctx, r.next()-had)
+	}
+}
+
+// pacer bounds how often an agent is asked that could answer at once, and for
+// ever, with next to nothing.
+type pacer struct{ small int }
+
+// after pauses behind a reply that moved n bytes, where that is called for.
+func (p *pacer) after(ctx context.Context, n int64) {
+	switch {
+	case n == 0:
+		pause(ctx, retryPause) // an honest agent has waited longer than this
+	case n >= smallReply:
+		p.small = 0
+	default:
+		if p.small++; p.small > smallInARow {
+			pause(ctx, smallPause)
 		}
 	}
 }

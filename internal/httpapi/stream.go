@@ -32,14 +32,21 @@ func (s *server) StreamExecution(ctx context.Context, r gen.StreamExecutionReque
 	if err != nil {
 		return nil, err
 	}
-	return longReply(func(w http.ResponseWriter) error {
+	return s.watch(ctx, func(bound context.Context, w http.ResponseWriter) error {
+		return s.stream(bound, exchangeOf(ctx), w, follower)
+	}), nil
+}
+
+// watch is a reply that ends when the server stops, at the latest.
+func (s *server) watch(ctx context.Context, reply func(bound context.Context, w http.ResponseWriter) error) longReply {
+	return func(w http.ResponseWriter) error {
 		bound, done, err := s.watches.begin(ctx)
 		if err != nil {
 			return err
 		}
 		defer done()
-		return s.stream(bound, exchangeOf(ctx), w, follower)
-	}), nil
+		return reply(bound, w)
+	}
 }
 
 // longReply writes a reply that goes on until its caller or its subject ends.

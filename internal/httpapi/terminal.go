@@ -56,12 +56,7 @@ func (s *server) OpenTerminal(ctx context.Context, r gen.OpenTerminalRequestObje
 	if err != nil {
 		return nil, err
 	}
-	return longReply(func(w http.ResponseWriter) error {
-		bound, done, err := s.watches.begin(ctx)
-		if err != nil {
-			return err
-		}
-		defer done()
+	return s.watch(ctx, func(bound context.Context, w http.ResponseWriter) error {
 		socket, err := websocket.Accept(w, x.request, &websocket.AcceptOptions{InsecureSkipVerify: true}) // see checkHandshake
 		if err != nil {
 			return err
