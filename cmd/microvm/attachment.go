@@ -199,7 +199,7 @@ func (a *attachment) once(ctx context.Context, attached func()) (*microvm.Stream
 	defer func() { cut(); <-sent }()
 	go func() {
 		defer close(sent)
-		a.send(ctx, bound, socket, alive)
+		a.send(ctx, bound, socket)
 	}()
 	defer context.AfterFunc(ctx, func() {
 		select {
@@ -267,7 +267,7 @@ func (a *attachment) show(kind websocket.MessageType, message []byte) (*microvm.
 		a.next += int64(len(message))
 		a.at = max(a.at, a.next)
 		if _, err := a.local.out.Write(message[known:]); err != nil {
-			return nil, fmt.Errorf("write to the terminal: %w", err)
+			return nil, outputError(fmt.Errorf("write to the terminal: %w", err))
 		}
 		return nil, nil
 	}
@@ -301,12 +301,11 @@ func (a *attachment) move(to int64) {
 
 // send sends the terminal's size and its changes, and what is typed, until bound
 // is over; when ctx is, it closes the connection, which detaches.
-func (a *attachment) send(ctx, bound context.Context, socket *websocket.Conn, alive *pulse) {
+func (a *attachment) send(ctx, bound context.Context, socket *websocket.Conn) {
 	defer a.local.guard()
 	changes, stop := a.local.resized()
 	defer stop()
 	for {
-		alive.sent()
 		if !a.sendSize(bound, socket) {
 			return
 		}
@@ -315,7 +314,6 @@ func (a *attachment) send(ctx, bound context.Context, socket *websocket.Conn, al
 			case <-changes:
 				resized = true
 			case keys := <-a.keys:
-				alive.sent()
 				if socket.Write(bound, websocket.MessageBinary, keys) != nil {
 					return // whoever reads sees it, too
 				}

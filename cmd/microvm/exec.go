@@ -235,7 +235,7 @@ func outputError(err error) error {
 	if errors.Is(err, syscall.EPIPE) {
 		return &codeError{code: exitSignalShift + int(syscall.SIGPIPE)}
 	}
-	return &codeError{code: exitUnanswered, err: err}
+	return err
 }
 
 // unlessDetached is err, or nil when leaving was what the user wanted.

@@ -39,11 +39,12 @@ them after the grace, waits for the end and prints the execution's id. Without
 			if err != nil {
 				return err
 			}
-			defer newProgress(cmd.ErrOrStderr(), g.verbose).wait("the end of " + clean(id))()
+			shown := newProgress(cmd.ErrOrStderr(), g.verbose).wait("the end of " + clean(id))
 			exe, err := client.Executions.Cancel(cmd.Context(), sandbox, id, how)
 			if err == nil && !exe.Ended() {
 				exe, err = client.Executions.Wait(cmd.Context(), sandbox, id)
 			}
+			shown() // the line is ours again
 			if err != nil {
 				return err
 			}

@@ -62,7 +62,10 @@ func (p *program) run(ctx context.Context, spec microvm.ExecutionCreate) (*micro
 	defer leave(nil)
 	started := make(chan *microvm.Execution, 1)
 	defer p.mindSignals(ctx, work, leave, started)()
-	shown := p.progress.wait("the end of " + clean(spec.Cmd))
+	shown := func() {}
+	if !onTerminal(p.stdin) { // else it would be drawn over what the user types
+		shown = p.progress.wait("the end of " + clean(spec.Cmd))
+	}
 	defer shown()
 	exe, err := p.client.Executions.Create(work, p.sandbox, spec)
 	if err != nil || exe.Status == microvm.ExecutionStatusFailed {

@@ -39,8 +39,9 @@ standard error:
   127      there is no such program
   128+n    signal n ended the program, as shells say it; a line on standard error
            names the signal. 129, 130 and 143 are also what microvm itself exits
-           with after SIGHUP, Ctrl-C and SIGTERM, when the program was cancelled
-           for it, and 141 when nobody reads its output any more
+           with after SIGHUP, Ctrl-C and SIGTERM; a line says when the program may
+           still run. 141 is when nobody reads its output any more (execution
+           logs, too)
   0        also when it is not known yet: after exec -d, and after ~. on a terminal
 
 A program may exit with 124 and more by itself; with -o json, status, reason,

@@ -14,22 +14,10 @@ func TestPulse(t *testing.T) {
 		"silent from the start": {func(*pulse) {}, signOfLife},
 		"silent after some pings": {func(p *pulse) {
 			for range 100 {
-				time.Sleep(pingEvery)
+				time.Sleep(15 * time.Second) // the bubble's clock
 				p.sign()
 			}
-		}, 100*pingEvery + signOfLife},
-		"typed long before": {func(p *pulse) {
-			p.sent()
-			time.Sleep(2 * pingEvery)
-			p.sign()
-		}, 2*pingEvery + signOfLife},
-		// The node may wait for the program.
-		"typed just before": {func(p *pulse) {
-			p.sent()
-			time.Sleep(pingEvery / 2)
-			p.sign()
-		}, pingEvery/2 + holdLimit},
-		"typed into the silence": {func(p *pulse) { time.Sleep(30 * time.Second); p.sent() }, holdLimit},
+		}, 1500*time.Second + signOfLife},
 		"a terminal that is held up": {func(p *pulse) {
 			p.pause()
 			time.Sleep(time.Hour)
@@ -44,7 +32,7 @@ func TestPulse(t *testing.T) {
 				lost := make(chan time.Duration, 1)
 				go p.watch(done, func() { lost <- time.Since(began) })
 				test.do(p)
-				if got := <-lost; got < test.lost || got >= test.lost+signOfLife {
+				if got := <-lost; got != test.lost {
 					t.Errorf("lost after %s, want %s", got, test.lost)
 				}
 			})

@@ -18,7 +18,7 @@ type inputs struct {
 	attached Attached
 
 	mu   sync.Mutex
-	held map[string]*input // by the execution's id; guarded by mu
+	held map[[2]string]*input // by the ids of sandbox and execution; guarded by mu
 }
 
 // input is one execution's, as long as anybody writes to it.
@@ -38,13 +38,14 @@ var errGuestCounts = errors.New("guest agent: took more input than there was, or
 func (i *inputs) open(sandboxID, id string) *input {
 	i.mu.Lock()
 	defer i.mu.Unlock()
-	in := i.held[id]
+	key := [2]string{sandboxID, id} // the caller's word: nobody has checked yet that they belong together
+	in := i.held[key]
 	if in == nil {
 		in = &input{all: i, sandbox: sandboxID, id: id, turn: make(chan struct{}, 1), at: unknown}
 		if i.held == nil {
-			i.held = map[string]*input{}
+			i.held = map[[2]string]*input{}
 		}
-		i.held[id] = in
+		i.held[key] = in
 	}
 	in.holders++
 	return in
@@ -54,7 +55,7 @@ func (in *input) leave() {
 	in.all.mu.Lock()
 	defer in.all.mu.Unlock()
 	if in.holders--; in.holders == 0 {
-		delete(in.all.held, in.id)
+		delete(in.all.held, [2]string{in.sandbox, in.id})
 	}
 }
 
@@ -75,7 +76,7 @@ func (in *input) put(ctx context.Context, piece execution.Input) (execution.Take
 		if ctx.Err() != nil {
 			return execution.Taken{}, err
 		}
-		return execution.Taken{Offset: piece.Offset}, nil // nothing of it was taken yet
+		return in.all.attached.Stdin(ctx, in.sandbox, in.id, execution.Input{}) // nothing of it: how far input is
 	}
 	defer func() { <-in.turn }()
 	in.at = unknown

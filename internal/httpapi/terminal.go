@@ -336,6 +336,10 @@ func (t *terminal) ping(ctx, talking context.Context, end context.CancelCauseFun
 		}
 		held := t.held.Load()
 		if held%2 == 1 {
+			if how := t.tell(talking, gen.TerminalWaiting{Type: gen.TerminalWaitingTypeWaiting}); how != nil {
+				end(how)
+				return
+			}
 			continue
 		}
 		bound, cancel := context.WithTimeout(talking, pongTimeout)

@@ -13,6 +13,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -38,6 +39,7 @@ type screen struct {
 	*websocket.Conn
 	t        *testing.T
 	messages chan string
+	waiting  atomic.Int32 // messages that say that the program does not read
 }
 
 func (b *bubble) attach(t *testing.T, query string) *screen {
@@ -52,10 +54,14 @@ func (b *bubble) attach(t *testing.T, query string) *screen {
 	}
 	conn.SetReadLimit(1 << 20)
 	t.Cleanup(func() { _ = conn.CloseNow() })
-	s := &screen{conn, t, make(chan string, 100)}
+	s := &screen{Conn: conn, t: t, messages: make(chan string, 100)}
 	go func() {
 		for {
 			message, open := s.read()
+			if message == `text: {"type":"waiting"}` {
+				s.waiting.Add(1)
+				continue
+			}
 			s.messages <- message
 			if !open {
 				return
@@ -335,6 +341,9 @@ func TestTerminalOfAProgramThatDoesNotRead(t *testing.T) {
 		time.Sleep(10 * time.Minute)
 		b.world.feed.tell(output(execution.Stdout, 0, "busy"))
 		s.expect("bytes: busy")
+		if n := s.waiting.Load(); n < 39 || n > 41 {
+			t.Errorf("%d signs of life in 10 minutes", n)
+		}
 		b.world.stdin.read(-1)
 		typing.Wait()
 		synctest.Wait()

@@ -609,6 +609,21 @@ func (e TerminalTruncatedType) Valid() bool {
 	}
 }
 
+// Defines values for TerminalWaitingType.
+const (
+	TerminalWaitingTypeWaiting TerminalWaitingType = "waiting"
+)
+
+// Valid indicates whether the value is a known member of the TerminalWaitingType enum.
+func (e TerminalWaitingType) Valid() bool {
+	switch e {
+	case TerminalWaitingTypeWaiting:
+		return true
+	default:
+		return false
+	}
+}
+
 // Defines values for TicketObject.
 const (
 	TicketObjectTicket TicketObject = "ticket"
@@ -1571,6 +1586,19 @@ type TerminalTruncated struct {
 //
 // Examples: truncated
 type TerminalTruncatedType string
+
+// TerminalWaiting A text message of the terminal. What was typed waits for the program to read it; the node is still there.
+type TerminalWaiting struct {
+	// Type Always `waiting`.
+	//
+	// Examples: waiting
+	Type TerminalWaitingType `json:"type"`
+}
+
+// TerminalWaitingType Always `waiting`.
+//
+// Examples: waiting
+type TerminalWaitingType string
 
 // Ticket What stands for a key once, on one route.
 type Ticket struct {
