@@ -150,6 +150,11 @@ func (s *server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	s.route(x, r)
 }
 
+func (s *server) logPanic(ctx context.Context, x *exchange, cause any) {
+	s.Logger.LogAttrs(ctx, slog.LevelError, "request panicked",
+		slog.String("request_id", x.id), slog.Any("cause", cause), slog.String("stack", string(debug.Stack())))
+}
+
 func (s *server) recover(x *exchange, r *http.Request) {
 	cause := recover()
 	if cause == nil {
@@ -158,8 +163,7 @@ func (s *server) recover(x *exchange, r *http.Request) {
 	if err, ok := cause.(error); ok && errors.Is(err, http.ErrAbortHandler) {
 		panic(cause)
 	}
-	s.Logger.LogAttrs(r.Context(), slog.LevelError, "request panicked",
-		slog.String("request_id", x.id), slog.Any("cause", cause), slog.String("stack", string(debug.Stack())))
+	s.logPanic(r.Context(), x, cause)
 	x.code = fault.InternalError
 	if x.status != 0 {
 		panic(http.ErrAbortHandler)

@@ -105,6 +105,9 @@ type terminal struct {
 	held atomic.Int64
 }
 
+// errPanicked is what ends a terminal of which a goroutine panicked.
+var errPanicked = errors.New("a goroutine of the terminal panicked")
+
 // How a terminal ends that no message of the client's ended.
 var (
 	endDetached = &closing{code: websocket.StatusNormalClosure}
@@ -124,13 +127,25 @@ func (t *terminal) run(ctx context.Context) {
 	// and the client would not be told why: both go on until the socket is closed.
 	talking, drop := context.WithCancel(context.WithoutCancel(ctx))
 	defer drop()
+	defer func() { _ = t.socket.CloseNow() }() // closed already, but after a panic
 	var others sync.WaitGroup
-	others.Go(func() {
+	beside := func(do func()) {
+		others.Go(func() {
+			defer func() { // as of a request's own goroutine: it ends this terminal and nothing else
+				if cause := recover(); cause != nil {
+					t.s.logPanic(ctx, t.x, cause)
+					end(failed(talking, errPanicked))
+				}
+			}()
+			do()
+		})
+	}
+	beside(func() {
 		defer close(t.typed)
 		end(t.read(talking))
 	})
-	others.Go(func() { t.feed(talking, end) })
-	others.Go(func() { t.ping(showing, talking, end) })
+	beside(func() { t.feed(talking, end) })
+	beside(func() { t.ping(showing, talking, end) })
 
 	end(t.show(showing, talking))
 	how := whyEnded(showing)

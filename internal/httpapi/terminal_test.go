@@ -552,6 +552,29 @@ func (l *liar) Stdin(ctx context.Context, _, _ string, in execution.Input) (exec
 	}
 }
 
+// TestAPanicEndsOneTerminal, tells its client, and ends nothing else.
+func TestAPanicEndsOneTerminal(t *testing.T) {
+	inBubble(t, func(t *testing.T, b *bubble) {
+		b.onTerminal()
+		b.world.resized = make(chan execution.Size)
+		close(b.world.resized) // a size that is sent to it panics
+		s, other := b.attach(t, ""), b.attach(t, "")
+		s.expect(at(0))
+		other.expect(at(0))
+		s.says(`{"type":"resize","rows":1,"cols":1}`)
+		s.expect("closed: 1011 an internal error happened; the execution goes on; attach again with after")
+		synctest.Wait()
+		if log := b.log.String(); !strings.Contains(log, "request panicked") {
+			t.Errorf("the log: %s", log)
+		}
+		other.typed("still here")
+		synctest.Wait()
+		if text := b.world.stdin.text(); text != "still here" {
+			t.Errorf("of the other: %q", text)
+		}
+	})
+}
+
 // TestTerminalShowsOneStream: a guest that sends another lies.
 func TestTerminalShowsOneStream(t *testing.T) {
 	inBubble(t, func(t *testing.T, b *bubble) {

@@ -99,9 +99,6 @@ var ErrLeft = errors.New("the daemon stops; the sandbox goes on")
 // Release ends the use. A second call does nothing.
 func (s *Session) Release() { s.once.Do(s.life.unuse) }
 
-// Sandbox is the sandbox as it was when it became usable.
-func (s *Session) Sandbox() Sandbox { return s.life.sandbox.clone() }
-
 // Agent is the client for the guest's agent.
 func (s *Session) Agent() *guestwire.Client { return s.life.agent }
 

@@ -99,18 +99,20 @@ var blamed = map[string]bool{"start": true, "answer": true, "configure": true}
 // befell one that is gone already, is no fault of the template.
 func (t *templates) suspected(used *template, why error) {
 	var at *stepError
-	t.mu.Lock()
-	ours := t.ready[used.name] != used || !errors.As(why, &at) || !blamed[at.step]
-	t.mu.Unlock()
-	if !ours {
-		t.failed(used.name, why)
+	if errors.As(why, &at) && blamed[at.step] {
+		t.failed(used.name, used, why)
 	}
 }
 
-// failed drops a template that does not work, or could not be made. The next cold
-// boot makes another: at once after the first fault, later and later after more.
-func (t *templates) failed(name string, why error) {
+// failed drops a template that does not work, or nil that could not be made, unless
+// it was dropped already. The next cold boot makes another: at once after the first
+// fault, later and later after more.
+func (t *templates) failed(name string, was *template, why error) {
 	t.mu.Lock()
+	if t.ready[name] != was {
+		t.mu.Unlock()
+		return
+	}
 	delete(t.ready, name)
 	f := t.faults[name]
 	if f == nil {
@@ -147,6 +149,7 @@ func (t *templates) want(plan Plan) {
 	go func() {
 		defer t.m.disclaim(plan.Host)
 		err := t.make(ctx, plan, name)
+		left := ctx.Err() != nil // given up, or the daemon ends
 		giveUp(nil)
 		close(now.done)
 		t.mu.Lock()
@@ -156,10 +159,10 @@ func (t *templates) want(plan Plan) {
 		case err == nil:
 			t.m.cfg.Logger.Info("template made", "template", name, "image", plan.Image.ID, "vcpus", plan.VCPUs, "mem_mib", plan.MemMiB)
 			t.trim(ctx)
-		case fault.Is(err, fault.NodeAtCapacity) || t.m.ctx.Err() != nil || errors.Is(err, ErrLeft) || errors.Is(err, errYielded):
+		case fault.Is(err, fault.NodeAtCapacity) || left:
 			t.m.cfg.Logger.Info("template not made now", "template", name, "why", err)
 		default:
-			t.failed(name, err)
+			t.failed(name, nil, err)
 		}
 	}()
 }

@@ -87,9 +87,6 @@ func shown(name string) string {
 // String implements fmt.Stringer.
 func (Env) String() string { return redacted }
 
-// GoString implements fmt.GoStringer.
-func (Env) GoString() string { return redacted }
-
 // Format implements fmt.Formatter: whatever the verb is.
 func (Env) Format(to fmt.State, _ rune) { _, _ = io.WriteString(to, redacted) }
 
