@@ -34,10 +34,10 @@ func TestCommandLineOnATerminal(t *testing.T) {
 	s.Resize(40, 90)
 	s.Press("stty size\r")
 	s.Expect("\r\n40 90\r\nready> ")
-	s.Press("sleep 600\r")
-	s.Expect("600\r\n")
+	s.Press(`sh -c 'trap "exit 130" INT; echo be""gun; while :; do sleep 0.05; done'` + "\r") // it says when it heeds the key
+	s.Expect("begun\r\n")
 	s.Press("\x03")
-	s.Expect(`\^C\r\nready> `)
+	s.Expect(`\^C(\r\n)*ready> `)
 	s.Press("echo st''ill here\r")
 	s.Expect("still here\r\nready> ")
 

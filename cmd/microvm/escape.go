@@ -8,7 +8,7 @@ type escapes struct {
 	tilde  bool // a ~ is held back
 }
 
-const escapesHelp = "at the beginning of a line: ~. detaches, the program goes on; ~~ is one ~; ~? shows this"
+const escapesHelp = "at the beginning of a line (press Enter first): ~. detaches, the program goes on; ~~ is one ~; ~? shows this"
 
 // feed returns the keys that go to the program, and whether help or to leave was
 // asked for; what is behind the latter is dropped.

@@ -92,7 +92,7 @@ is missing. For files of any size there is microvm cp.
 -it makes it feel like ssh: keys, Ctrl-C too, go to the program as they are typed,
 and the terminal's size follows. At the beginning of a line, ~. detaches: the
 program goes on, and microvm execution attach comes back to it. ~? shows this, and
-~~ is one ~.
+~~ is one ~. The sandbox's TTL goes on, too; microvm sandbox extend moves its end.
 
 -d starts the program and prints the execution's id; microvm execution shows its
 output and its end, attaches to it and cancels it.
@@ -122,7 +122,7 @@ See microvm help exit-codes.`,
 	}
 	o.executionFlags.add(cmd.Flags())
 	o.attachFlags.add(cmd.Flags())
-	cmd.Flags().BoolVarP(&o.detach, "detach", "d", false, "start it, print the execution's id, and leave it running")
+	cmd.Flags().BoolVarP(&o.detach, "detach", "d", false, "start it, print the execution's id, and leave it running (--timeout still ends it)")
 	cmd.SetFlagErrorFunc(missingDash("SANDBOX"))
 	return cmd
 }
@@ -236,6 +236,16 @@ func outputError(err error) error {
 		return &codeError{code: exitSignalShift + int(syscall.SIGPIPE)}
 	}
 	return err
+}
+
+// leaving is err, or no more than its exit code when a signal made this program
+// leave another one that goes on: that is no failure.
+func leaving(err error) error {
+	var interrupted *interruption
+	if errors.As(err, &interrupted) {
+		return &codeError{code: exitSignalShift + int(interrupted.signal)}
+	}
+	return unlessDetached(err)
 }
 
 // unlessDetached is err, or nil when leaving was what the user wanted.

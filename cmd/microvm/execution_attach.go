@@ -23,7 +23,7 @@ terminals may be attached at once. A program that draws on the whole screen draw
 anew when the terminal's size changes; most do on Ctrl-L, too.
 
 Of one without -t, what is kept of its output is shown, and what comes. Its input
-cannot be joined. Ctrl-C leaves; microvm execution cancel ends it.`,
+cannot be joined. Ctrl-C leaves, with exit code 130; microvm execution cancel ends it.`,
 		Example:           `  microvm execution attach work exe_01KBA3ZM2N9RX3Y5Z7W9V1S3Q5`,
 		Args:              executionArgs,
 		ValidArgsFunction: g.completeExecution(runningExecution),
@@ -62,7 +62,7 @@ func runExecutionAttach(cmd *cobra.Command, g *globals, args []string) error {
 		if !outputGone(err) {
 			sayWhatIsLeft(stderr, sandbox, exe, err)
 		}
-		return unlessDetached(err)
+		return leaving(err)
 	}
 	if g.output == outputJSON {
 		if err := printJSON(stdout, exe); err != nil {

@@ -39,12 +39,12 @@ logs; -o json has the last 1 MiB of each stream, as text.`,
 
 // printExecution prints one execution for people.
 func printExecution(cmd *cobra.Command, exe *microvm.Execution) error {
-	kind := "no input"
+	kind := "none, or its text of the start"
 	switch {
 	case exe.TTY:
-		kind = "on a terminal"
+		kind = "a terminal"
 	case exe.StdinOpen:
-		kind = "with open input"
+		kind = "open"
 	}
 	rows := [][2]string{
 		{"id", clean(exe.ID)},
@@ -52,7 +52,7 @@ func printExecution(cmd *cobra.Command, exe *microvm.Execution) error {
 		{"command", commandOf(*exe)},
 		{"cwd", orDash(exe.Cwd)},
 		{"user", orDash(exe.User)},
-		{"started", kind},
+		{"input", kind},
 		{"timeout", fmt.Sprintf("%d s", exe.TimeoutSeconds)},
 		{"status", clean(string(exe.Status))},
 		{"outcome", outcomeOf(*exe)},

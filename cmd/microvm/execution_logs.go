@@ -32,7 +32,7 @@ With -o json it prints one object a line: the events of the API's stream, each
 with its type, its position (for --after), and the bytes of output in base64.
 
 The exit code is 0 however the program ended: microvm execution attach has its.
-Ctrl-C ends the following, not the program.`,
+Ctrl-C ends the following, not the program, with exit code 130.`,
 		Example: `  microvm execution logs work exe_01KBA3ZM2N9RX3Y5Z7W9V1S3Q5
   microvm execution logs -f work exe_01KBA3ZM2N9RX3Y5Z7W9V1S3Q5
   microvm execution logs work exe_01KBA3ZM2N9RX3Y5Z7W9V1S3Q5 --after 4096.0 -o json`,
@@ -67,15 +67,17 @@ func runExecutionLogs(cmd *cobra.Command, g *globals, o *logsOptions, args []str
 		if err != nil {
 			return err
 		}
-		to = microvm.Position{Stdout: exe.StdoutBytes, Stderr: exe.StderrBytes}
+		if !exe.Ended() { // else to the end, which is told as well
+			to = microvm.Position{Stdout: exe.StdoutBytes, Stderr: exe.StderrBytes}
+		}
 	}
 	show := showEvent
 	if g.output == outputJSON {
 		show = showEventJSON
 	}
-	return printLogs(ctx, client, sandbox, id, from, to, func(e microvm.Event) error {
+	return leaving(printLogs(ctx, client, sandbox, id, from, to, func(e microvm.Event) error {
 		return show(cmd.OutOrStdout(), cmd.ErrOrStderr(), e)
-	})
+	}))
 }
 
 // printLogs shows the output between two positions; a negative end is the

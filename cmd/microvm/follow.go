@@ -210,7 +210,7 @@ func sayWhatIsLeft(w io.Writer, sandbox string, exe *microvm.Execution, err erro
 	var lost *microvm.ConnectionError
 	switch {
 	case exe != nil && !exe.Ended() && errors.Is(err, errDetached):
-		say(w, "detached; %s goes on: microvm execution attach %s %s comes back to it, microvm execution cancel ends it\n", clean(exe.ID), clean(sandbox), clean(exe.ID))
+		say(w, "\ndetached; %s goes on: microvm execution attach %s %s comes back to it, microvm execution cancel ends it\n", clean(exe.ID), clean(sandbox), clean(exe.ID))
 	case exe != nil && !exe.Ended():
 		say(w, "%s may still run: microvm execution attach %s %s goes back to it, microvm execution cancel ends it\n", clean(exe.ID), clean(sandbox), clean(exe.ID))
 	case exe == nil && errors.As(err, &lost) && lost.Sent:

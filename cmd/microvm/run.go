@@ -162,6 +162,8 @@ func (r *runner) whole(ctx context.Context, spec microvm.SandboxCreate, files []
 	if exe := r.result.Execution; errors.Is(err, errDetached) {
 		if r.keep {
 			sayWhatIsLeft(r.stderr, r.sandbox, exe, err)
+		} else {
+			say(r.stderr, "\ndetached; the sandbox is deleted, as there is no --keep\n")
 		}
 		r.result.Execution, err = nil, nil
 	}

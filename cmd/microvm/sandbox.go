@@ -78,8 +78,12 @@ func stateOf(sb microvm.Sandbox) string {
 	state := clean(string(sb.State))
 	if sb.StopReason != nil {
 		why := clean(string(*sb.StopReason))
-		if sb.Reason != nil && *sb.StopReason == microvm.SandboxStopReasonFailed {
+		switch {
+		case sb.Reason == nil:
+		case *sb.StopReason == microvm.SandboxStopReasonFailed:
 			why += ": " + clean(string(*sb.Reason))
+		default: // says the same, and more
+			why = clean(string(*sb.Reason))
 		}
 		state += " (" + why + ")"
 	}

@@ -112,7 +112,7 @@ func TestDetachAndAttach(t *testing.T) {
 	s.Press("first")
 	s.Expect(`key "first"`)
 	s.Press("\r~?")
-	s.Expect(`\[at the beginning of a line: ~\. detaches`)
+	s.Expect(`\[at the beginning of a line \(press Enter first\): ~\. detaches`)
 	s.Press("\r~.")
 	words := strings.Fields(s.Expect(`detached; exe_\w+ goes on: microvm execution attach sb_\w+ exe_\w+ `))
 	s.End(0)
