@@ -715,6 +715,7 @@ func TestTerminalEndsWithItsClient(t *testing.T) {
 			if _, err := io.ReadFull(conn, ping); err != nil || ping[0] != 0x89 || ping[1] != 1 {
 				t.Fatalf("%x %v", ping, err)
 			}
+			go func() { _, _ = io.Copy(io.Discard, conn) }() // it takes what it is told meanwhile
 			for range typedAhead + 2 { // now nothing is read any more, and the answer waits with the client
 				if _, err := conn.Write(masked(0x82, 1, "x")); err != nil {
 					t.Fatal(err)
