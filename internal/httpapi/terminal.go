@@ -97,8 +97,9 @@ type terminal struct {
 	sandbox, id string
 	socket      *websocket.Conn
 	follower    Follower
-	from        int64       // where the replay begins
-	typed       chan []byte // from read to feed
+	from        int64        // where the replay begins
+	typed       chan []byte  // from read to feed
+	sent        atomic.Int64 // bytes, by show and by ping
 
 	// held is odd while read waits for the program or the guest. It takes no answer
 	// to a ping then, and the client, which cannot write, may have none to give.
@@ -153,6 +154,7 @@ func (t *terminal) run(ctx context.Context) {
 	drain := time.AfterFunc(drainTimeout, drop)
 	defer drain.Stop()
 	others.Wait()
+	t.x.bytes += t.sent.Load()
 	if how.fault != nil {
 		t.s.logCause(ctx, t.x, how.fault)
 	}
@@ -238,7 +240,7 @@ func (t *terminal) send(ctx context.Context, kind websocket.MessageType, message
 	if err := t.socket.Write(bound, kind, message); err != nil {
 		return endVanished
 	}
-	t.x.bytes += int64(len(message))
+	t.sent.Add(int64(len(message)))
 	return nil
 }
 

@@ -716,7 +716,7 @@ func TestTerminalEndsWithItsClient(t *testing.T) {
 				t.Fatalf("%x %v", ping, err)
 			}
 			go func() { _, _ = io.Copy(io.Discard, conn) }() // it takes what it is told meanwhile
-			for range typedAhead + 2 { // now nothing is read any more, and the answer waits with the client
+			for range typedAhead + 2 {                       // now nothing is read any more, and the answer waits with the client
 				if _, err := conn.Write(masked(0x82, 1, "x")); err != nil {
 					t.Fatal(err)
 				}
