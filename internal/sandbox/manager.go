@@ -296,8 +296,18 @@ func (m *Manager) Use(ctx context.Context, id string) (*Session, error) {
 	return &Session{life: o.life}, nil
 }
 
-// usable finds the owner of a sandbox that became usable.
+// usable finds the owner of a sandbox that became usable. One that is usable now
+// needs no look into the store.
 func (m *Manager) usable(ctx context.Context, id string) (*owner, error) {
+	if o := m.owner(id); o != nil {
+		select {
+		case <-o.ready:
+			if o.life != nil {
+				return o, nil
+			}
+		default:
+		}
+	}
 	sb, err := m.Get(ctx, id)
 	if err != nil {
 		return nil, err

@@ -18,6 +18,18 @@ import (
 const selectExecution = `SELECT id, sandbox, cmd, args, cwd, run_as, timeout_ms, deadline_ms, tty, stdin_open, pid, status, reason, exit_code, signal,
 	oom_killed, stdout_bytes, stderr_bytes, created_ms, finished_ms FROM executions`
 
+// Of an execution's way; see often.
+const (
+	findSandbox = "SELECT 1 FROM sandboxes WHERE id = $1"
+
+	insertExecution = `INSERT INTO executions (id, sandbox, cmd, args, cwd, run_as, timeout_ms, status, reason,
+		exit_code, signal, oom_killed, stdout_bytes, stderr_bytes, created_ms, finished_ms, deadline_ms, tty, stdin_open)
+		VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18, $19) ON CONFLICT DO NOTHING`
+
+	finishExecution = `UPDATE executions SET status = $3, reason = $4, exit_code = $5, signal = $6, oom_killed = $7,
+		stdout_bytes = $8, stderr_bytes = $9, finished_ms = $10, pid = $11 WHERE id = $1 AND sandbox = $2 AND status = 'running'`
+)
+
 func scanExecution(r row) (execution.Execution, error) {
 	var e execution.Execution
 	var args string
@@ -75,16 +87,14 @@ func (s *Store) InsertExecution(ctx context.Context, e execution.Execution) erro
 	}
 	return s.explain(op, s.insert(ctx, written, func(tx *sql.Tx) error {
 		var there int
-		err := tx.QueryRowContext(ctx, "SELECT 1 FROM sandboxes WHERE id = $1", e.Sandbox).Scan(&there)
+		err := tx.StmtContext(ctx, s.often.findSandbox).QueryRowContext(ctx, e.Sandbox).Scan(&there)
 		if errors.Is(err, sql.ErrNoRows) {
 			return sandbox.NotFound()
 		}
 		if err != nil {
 			return err
 		}
-		n, err := affected(tx.ExecContext(ctx, `INSERT INTO executions (id, sandbox, cmd, args, cwd, run_as, timeout_ms, status, reason,
-			exit_code, signal, oom_killed, stdout_bytes, stderr_bytes, created_ms, finished_ms, deadline_ms, tty, stdin_open)
-			VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18, $19) ON CONFLICT DO NOTHING`,
+		n, err := affected(tx.StmtContext(ctx, s.often.insertExecution).ExecContext(ctx,
 			e.ID, e.Sandbox, e.Cmd, string(args), e.Cwd, e.User, e.Timeout.Milliseconds(), e.Status, e.Reason,
 			e.ExitCode, e.Signal, flag(e.OOMKilled), e.StdoutBytes, e.StderrBytes, toMillis(e.Created), toMillis(e.Finished), e.Deadline.Milliseconds(),
 			flag(e.TTY), flag(e.StdinOpen)))
@@ -134,8 +144,7 @@ func (s *Store) FinishExecution(ctx context.Context, e execution.Execution) erro
 		return fmt.Errorf("%s: %s: running is no end", op, e.ID)
 	}
 	return s.explain(op, s.transaction(ctx, written, func(tx *sql.Tx) error {
-		n, err := affected(tx.ExecContext(ctx, `UPDATE executions SET status = $3, reason = $4, exit_code = $5, signal = $6, oom_killed = $7,
-			stdout_bytes = $8, stderr_bytes = $9, finished_ms = $10, pid = $11 WHERE id = $1 AND sandbox = $2 AND status = 'running'`,
+		n, err := affected(tx.StmtContext(ctx, s.often.finishExecution).ExecContext(ctx,
 			e.ID, e.Sandbox, e.Status, e.Reason, e.ExitCode, e.Signal, flag(e.OOMKilled), e.StdoutBytes, e.StderrBytes,
 			toMillis(e.Finished), e.PID))
 		if err != nil || n == 1 {

@@ -21,7 +21,14 @@ const sqliteReaders = 4
 
 // sqliteFile is the engine for a file of this host. The state directory's lock
 // makes it one daemon's.
-type sqliteFile struct{ write *sql.DB }
+type sqliteFile struct {
+	write *sql.DB
+
+	// The level that a connection has; who holds the one connection of write may
+	// look and change.
+	conn any // the driver's, nil before the first
+	has  level
+}
 
 // connectSQLite makes the pools; the first statement opens the file.
 func connectSQLite(path string, busy time.Duration) (*Store, error) {
@@ -53,12 +60,12 @@ func connectSQLite(path string, busy time.Duration) (*Store, error) {
 	}
 	read.SetMaxOpenConns(sqliteReaders)
 	read.SetMaxIdleConns(sqliteReaders)
-	return &Store{name: path, write: write, read: read, engine: sqliteFile{write}}, nil
+	return &Store{name: path, write: write, read: read, engine: &sqliteFile{write: write}}, nil
 }
 
 // prepare reads every page. The file is small: stopped sandboxes leave it after
 // their retention. A damaged page found here is better than one found by a call.
-func (e sqliteFile) prepare(ctx context.Context) error {
+func (e *sqliteFile) prepare(ctx context.Context) error {
 	var verdict string
 	if err := e.write.QueryRowContext(ctx, "PRAGMA quick_check(1)").Scan(&verdict); err != nil {
 		return err
@@ -69,18 +76,17 @@ func (e sqliteFile) prepare(ctx context.Context) error {
 	return nil
 }
 
-// begin sets the level first: the connection still has that of the last
-// transaction, and within one it cannot be set. WAL with synchronous NORMAL leaves
+// begin sets the level first: the connection may have another one
+// still, and within a transaction it cannot be set. WAL with synchronous NORMAL leaves
 // a commit to the kernel, which keeps it when processes are killed
 // (sqlite.org/pragma.html#pragma_synchronous).
-func (e sqliteFile) begin(ctx context.Context, l level) (tx *sql.Tx, release func(), err error) {
+func (e *sqliteFile) begin(ctx context.Context, l level) (tx *sql.Tx, release func(), err error) {
 	conn, err := e.write.Conn(ctx)
 	if err != nil {
 		return nil, nil, err
 	}
 	release = func() { _ = conn.Close() } // back to the pool
-	mode := map[level]string{synced: "FULL", written: "NORMAL"}[l]
-	if _, err = conn.ExecContext(ctx, "PRAGMA synchronous = "+mode); err == nil {
+	if err = e.set(ctx, conn, l); err == nil {
 		tx, err = conn.BeginTx(ctx, nil)
 	}
 	if err != nil {
@@ -90,18 +96,38 @@ func (e sqliteFile) begin(ctx context.Context, l level) (tx *sql.Tx, release fun
 	return tx, release, nil
 }
 
-func (sqliteFile) migration() (goose.Dialect, []goose.ProviderOption, error) {
+// set gives a connection a level that it does not have.
+func (e *sqliteFile) set(ctx context.Context, conn *sql.Conn, l level) error {
+	var same bool
+	err := conn.Raw(func(driver any) error {
+		same = driver == e.conn && e.has == l
+		e.conn = driver
+		return nil
+	})
+	if err != nil || same {
+		return err
+	}
+	mode := map[level]string{synced: "FULL", written: "NORMAL"}[l]
+	e.has = "" // until it is known
+	if _, err := conn.ExecContext(ctx, "PRAGMA synchronous = "+mode); err != nil {
+		return err
+	}
+	e.has = l
+	return nil
+}
+
+func (*sqliteFile) migration() (goose.Dialect, []goose.ProviderOption, error) {
 	return goose.DialectSQLite3, nil, nil
 }
 
-func (sqliteFile) close() error { return nil }
+func (*sqliteFile) close() error { return nil }
 
 // damaged is what SQLite's own check found.
 type damaged struct{ verdict string }
 
 func (d damaged) Error() string { return "integrity check: " + d.verdict }
 
-func (sqliteFile) trouble(err error) trouble {
+func (*sqliteFile) trouble(err error) trouble {
 	var broken damaged
 	var driver *sqlite.Error
 	code := 0

@@ -37,6 +37,7 @@ type Store struct {
 	write  *sql.DB // transactions that write
 	read   *sql.DB // refuses to write
 	engine engine
+	often  often // set by open
 }
 
 // Open opens a database, checks it, and brings its schema up to date. where is
@@ -57,6 +58,9 @@ func open(ctx context.Context, where string, busy time.Duration) (*Store, error)
 	if err == nil {
 		err = s.migrate(ctx)
 	}
+	if err == nil {
+		s.often, err = prepareOften(ctx, s.write)
+	}
 	if err != nil {
 		err, _ = s.describe("open store", err)
 		return nil, errors.Join(err, s.Close())
@@ -73,7 +77,7 @@ func connect(where string, busy time.Duration) (*Store, error) {
 
 // Close waits for running statements and gives the database up.
 func (s *Store) Close() error {
-	if err := errors.Join(s.read.Close(), s.write.Close(), s.engine.close()); err != nil {
+	if err := errors.Join(s.often.close(), s.read.Close(), s.write.Close(), s.engine.close()); err != nil {
 		return fmt.Errorf("close store: %w", err)
 	}
 	return nil
