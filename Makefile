@@ -58,8 +58,13 @@ test-contract: ## the real microvmd, microvm and SDK above a fake VMM; as root
 test-e2e: build ## boot real microVMs: on this machine with KVM, else in the emulated host
 	@./e2e/run.sh
 
+.PHONY: race
+race: ## tests of each package under Go's race detector; wants a C compiler
+	CGO_ENABLED=1 go test -race -count=1 -skip '^TestPostgres' ./internal/... ./cmd/...
+	cd sdk/go && CGO_ENABLED=1 go test -race -count=1 ./...
+
 .PHONY: soak
-soak: build ## the long soak: 100,000 operations on the fake host, 500 with 70 kills on real microVMs
+soak: build race ## the long soak: 100,000 operations on the fake host, 500 with 70 kills on real microVMs; and race
 	MICROVM_SOAK_OPERATIONS=100000 go test -count=1 -timeout 30m ./e2e/soak
 	@./e2e/run.sh soak
 
