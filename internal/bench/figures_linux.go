@@ -88,18 +88,18 @@ func bootOf(sb *microvm.Sandbox) (boot microvm.SandboxBoot) {
 // awaitTemplate creates sandboxes until one is restored: the first that boots
 // makes the daemon make a template in the background, and nothing else tells
 // when that is there.
-func (r *run) awaitTemplate(ctx context.Context) error {
+func (r *run) awaitTemplate(ctx context.Context, shape microvm.SandboxCreate) error {
 	ctx, cancel := context.WithTimeoutCause(ctx, templateWait, fmt.Errorf("no create was restored within %s: does the daemon make templates (--templates)?", templateWait))
 	defer cancel()
 	for {
-		sb, err := r.create(ctx, false)
+		sb, err := r.createOf(ctx, shape, false)
 		if err == nil {
 			err = r.remove(ctx, sb.ID)
 		}
 		if err != nil || bootOf(sb) == microvm.SandboxBootSnapshot {
 			return interrupted(ctx, err)
 		}
-		say(r.Progress, "snapshot create: the node has no template yet\n")
+		say(r.Progress, "the node has no template of %s yet\n", shape.Image)
 		select {
 		case <-time.After(templateEvery): // a boot beside it makes the template late
 		case <-ctx.Done():
@@ -109,7 +109,7 @@ func (r *run) awaitTemplate(ctx context.Context) error {
 }
 
 func (r *run) openSnapshot(ctx context.Context, back *undo) (subject, floor sample, err error) {
-	if err := r.awaitTemplate(ctx); err != nil {
+	if err := r.awaitTemplate(ctx, microvm.SandboxCreate{Image: r.Image}); err != nil {
 		return nil, nil, fmt.Errorf("wait for template: %w", err)
 	}
 	dir := filepath.Join(r.StateDir, folder, "snapshot")

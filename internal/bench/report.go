@@ -38,6 +38,8 @@ type Report struct {
 	Host    Host     `json:"host"`
 	Rounds  int      `json:"rounds"`
 	Figures []Result `json:"figures"`
+
+	Languages []LanguageResult `json:"languages,omitempty"`
 }
 
 // Table is the report for people.
@@ -45,22 +47,30 @@ func (r Report) Table() string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "Linux %s %s, %d CPUs, KVM %s, Firecracker %s; %s with %d vCPU and %d MiB; %d rounds\n\n",
 		r.Host.Kernel, r.Host.Arch, r.Host.CPUs, r.Host.KVM, r.Host.Firecracker, r.Host.Image, r.Host.VCPUs, r.Host.MemMiB, r.Rounds)
-	table := tabwriter.NewWriter(&b, 0, 4, 2, ' ', 0)
+	figureTable(&b, r.Figures)
+	b.WriteString(languageTable(r.Languages))
+	if r.Host.KVM != "hardware" {
+		b.WriteString("\nThis host's KVM is not hardware: only the ratios mean something.\n")
+	}
+	return b.String()
+}
+
+func figureTable(b *strings.Builder, results []Result) {
+	if len(results) == 0 {
+		return
+	}
+	table := tabwriter.NewWriter(b, 0, 4, 2, ' ', 0)
 	say(table, "FIGURE\tMEDIAN\tP95\tFLOOR\tFLOOR P95\tRATIO\tGOAL\n")
-	for _, f := range r.Figures {
+	for _, f := range results {
 		verdict := map[bool]string{true: "met", false: "MISSED"}[f.GoalMet]
 		say(table, "%s\t%s\t%s\t%s\t%s\t%.2fx\t<= %.2fx, %s\n", f.Title, millis(f.Measured.Median), millis(f.Measured.P95),
 			millis(f.Floor.Median), millis(f.Floor.P95), f.Ratio, f.Goal, verdict)
 	}
 	_ = table.Flush() // a strings.Builder takes everything
 	b.WriteString("\n")
-	for _, f := range r.Figures {
-		fmt.Fprintf(&b, "%s: %s. Floor: %s.\n", f.Title, f.Subject, f.FloorIs)
+	for _, f := range results {
+		fmt.Fprintf(b, "%s: %s. Floor: %s.\n", f.Title, f.Subject, f.FloorIs)
 	}
-	if r.Host.KVM != "hardware" {
-		b.WriteString("\nThis host's KVM is not hardware: only the ratios mean something.\n")
-	}
-	return b.String()
 }
 
 func millis(ms float64) string {

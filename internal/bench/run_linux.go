@@ -41,7 +41,7 @@ type Config struct {
 	NetnsDir    string          // of that daemon
 	Image       string          // of every microVM
 	Rounds      int             // at least 1
-	Only        []string        // of Names; empty is all
+	Only        []string        // of Names and LanguageNames; empty is all of Names
 	KVM         string          // the verdict on this host's KVM, for the report
 	Version     string          // of this program, for the report
 	Progress    io.Writer       // a line for each step
@@ -53,9 +53,10 @@ func (c Config) check() error {
 	if c.Rounds < 1 || c.Rounds > 1000 {
 		all = append(all, fmt.Errorf("%d rounds are not 1 to 1000", c.Rounds))
 	}
+	known := append(slices.Clone(Names), LanguageNames()...)
 	for _, name := range c.Only {
-		if !slices.Contains(Names, name) {
-			all = append(all, fmt.Errorf("no figure %q; there are %s", name, strings.Join(Names, ", ")))
+		if !slices.Contains(known, name) {
+			all = append(all, fmt.Errorf("no figure %q; there are %s", name, strings.Join(known, ", ")))
 		}
 	}
 	for _, path := range []string{c.StateDir, c.CgroupMount, c.CgroupRoot, c.NetnsDir} {
@@ -112,6 +113,16 @@ func Run(ctx context.Context, c Config) (report Report, err error) {
 			return Report{}, err
 		}
 		report.Figures = append(report.Figures, result)
+	}
+	if r.probed.ID != "" {
+		if err := r.remove(ctx, r.probed.ID); err != nil {
+			return Report{}, err
+		}
+		r.probed.ID = ""
+	}
+	report.Languages, err = r.measureLanguages(ctx)
+	if err != nil {
+		return Report{}, err
 	}
 	return report, nil
 }
@@ -311,10 +322,15 @@ func (r *run) jail(id string) string {
 	return filepath.Join(r.StateDir, "jails", "firecracker", hostName(id), "root")
 }
 
-// create makes a sandbox: the fastest way that there is, or cold.
+// create makes a sandbox of the usual shape.
 func (r *run) create(ctx context.Context, cold bool) (*microvm.Sandbox, error) {
+	return r.createOf(ctx, microvm.SandboxCreate{Image: r.Image}, cold)
+}
+
+// createOf makes a sandbox of a shape: the fastest way that there is, or cold.
+func (r *run) createOf(ctx context.Context, spec microvm.SandboxCreate, cold bool) (*microvm.Sandbox, error) {
 	ttl := 3 * 3600
-	spec := microvm.SandboxCreate{Image: r.Image, TTLSeconds: &ttl, Tags: microvm.Tags{tagKey: r.tag}}
+	spec.TTLSeconds, spec.Tags = &ttl, microvm.Tags{tagKey: r.tag}
 	if cold {
 		spec.Boot = new(microvm.SandboxCreateBootCold)
 	}
