@@ -236,7 +236,7 @@ func TestNotConfigured(t *testing.T) {
 	if _, err := b.begin(t, "a", script("true")); !guestwire.Refused(err, guestwire.NotConfigured) {
 		t.Errorf("start: %v", err)
 	}
-	if _, _, err := b.ReadFile(t.Context(), "a"); !guestwire.Refused(err, guestwire.NotConfigured) {
+	if _, _, err := b.ReadFile(t.Context(), "a", guestwire.Whole); !guestwire.Refused(err, guestwire.NotConfigured) {
 		t.Errorf("read: %v", err)
 	}
 	if err := b.Echo(t.Context(), "hello"); err != nil {

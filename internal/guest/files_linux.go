@@ -52,16 +52,20 @@ func (a *Agent) serveReadFile(w *reply, r *request) error {
 		return fileRefusal(err, guestwire.FileNotFound)
 	}
 	defer func() { _ = file.Close() }()
-	info, err := file.Stat()
+	entry, err := describe(file, "")
 	if err != nil {
 		return fileRefusal(err, guestwire.FileNotFound)
 	}
-	if !info.Mode().IsRegular() {
+	if entry.Type != guestwire.TypeFile {
 		return refuse(guestwire.NotAFile, name)
 	}
-	w.header(200, "application/octet-stream", info.Size())
-	n, err := fill(w, io.LimitReader(file, info.Size()))
-	if err == nil && n < info.Size() {
+	text, err := encode(entry)
+	if err != nil {
+		return err
+	}
+	w.header(200, "application/octet-stream", entry.Size, guestwire.FileHeader+": "+string(text))
+	n, err := fill(w, io.LimitReader(file, entry.Size))
+	if err == nil && n < entry.Size {
 		err = io.ErrUnexpectedEOF
 	}
 	return err
@@ -98,25 +102,26 @@ func (a *Agent) serveWriteFile(w *reply, r *request) error {
 		return err
 	}
 	place := absolute(conf.Workdir, name)
-	size, err := a.writeFile(a.under(place), fs.FileMode(mode), owner, r.body)
+	entry, err := a.writeFile(a.under(place), fs.FileMode(mode), owner, r.body)
 	if err != nil {
 		return fileRefusal(err, guestwire.NotAFile)
 	}
-	w.json(guestwire.FileInfo{Path: place, Size: size, Mode: fmt.Sprintf("%04o", mode)})
+	entry.Path = place
+	w.json(entry)
 	return nil
 }
 
 // writeFile leaves the file whole in its place, or nothing of it anywhere.
-func (a *Agent) writeFile(place string, mode fs.FileMode, owner account, body io.Reader) (size int64, err error) {
+func (a *Agent) writeFile(place string, mode fs.FileMode, owner account, body io.Reader) (entry guestwire.Entry, err error) {
 	if err := a.makeDirectory(filepath.Dir(place), owner); err != nil {
-		return 0, err
+		return entry, err
 	}
 	if info, err := os.Lstat(place); err == nil && !info.Mode().IsRegular() && info.Mode().Type() != fs.ModeSymlink {
-		return 0, refuse(guestwire.NotAFile, place)
+		return entry, refuse(guestwire.NotAFile, place)
 	}
 	file, err := createBeside(place)
 	if err != nil {
-		return 0, err
+		return entry, err
 	}
 	defer func() {
 		err = errors.Join(err, file.Close())
@@ -124,16 +129,19 @@ func (a *Agent) writeFile(place string, mode fs.FileMode, owner account, body io
 			_ = os.Remove(file.Name())
 		}
 	}()
-	if size, err = a.fill(file, body); err != nil {
-		return 0, err
+	if _, err = a.fill(file, body); err != nil {
+		return entry, err
 	}
 	if err = give(file, owner); err != nil {
-		return 0, err
+		return entry, err
 	}
 	if err = file.Chmod(mode); err != nil {
-		return 0, err
+		return entry, err
 	}
-	return size, os.Rename(file.Name(), place)
+	if entry, err = describe(file, place); err != nil {
+		return entry, err
+	}
+	return entry, os.Rename(file.Name(), place)
 }
 
 // createBeside makes a new file with a name of its own in place's directory.

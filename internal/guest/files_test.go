@@ -18,14 +18,14 @@ import (
 
 func (b *box) read(t testing.TB, path string) ([]byte, error) {
 	t.Helper()
-	body, size, err := b.ReadFile(t.Context(), path)
+	body, info, err := b.ReadFile(t.Context(), path, guestwire.Whole)
 	if err != nil {
 		return nil, err
 	}
 	defer body.Close()
 	data, err := io.ReadAll(body)
-	if err == nil && int64(len(data)) != size {
-		t.Errorf("%s: %d bytes came, %d were announced", path, len(data), size)
+	if err == nil && int64(len(data)) != info.Length {
+		t.Errorf("%s: %d bytes came, %d were announced", path, len(data), info.Length)
 	}
 	return data, err
 }
@@ -38,7 +38,7 @@ func TestFileRoundTrip(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if info != (guestwire.FileInfo{Path: "/workspace/a/b c/é.bin", Size: int64(len(want)), Mode: "0750"}) {
+	if info.Path != "/workspace/a/b c/é.bin" || info.Size != int64(len(want)) || info.Mode != "0750" || info.Type != guestwire.TypeFile {
 		t.Errorf("got %+v", info)
 	}
 	for _, path := range []string{"a/b c/é.bin", "/workspace/a/./b c/é.bin", "../workspace/a/b c/é.bin"} {

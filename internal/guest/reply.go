@@ -21,8 +21,8 @@ type reply struct {
 }
 
 // header writes the status line and how the body's end is told: length, or
-// chunks when it is negative. A 204 has none.
-func (w *reply) header(status int, kind string, length int64) {
+// chunks when it is negative. A 204 has none. fields are lines of their own.
+func (w *reply) header(status int, kind string, length int64, fields ...string) {
 	w.begun = true
 	w.line("HTTP/1.1 ", strconv.Itoa(status), map[bool]string{true: " OK", false: " Refused"}[status < 300])
 	if status != 204 {
@@ -32,6 +32,9 @@ func (w *reply) header(status int, kind string, length int64) {
 		} else {
 			w.line("Content-Length: ", strconv.FormatInt(length, 10))
 		}
+	}
+	for _, field := range fields {
+		w.line(field)
 	}
 	w.line()
 }

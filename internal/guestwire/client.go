@@ -260,36 +260,6 @@ func (c *Client) Forget(ctx context.Context, id string) error {
 	return wrap("forget execution", err)
 }
 
-// ReadFile opens a file of the guest. size is what the agent announced; the
-// body ends there, or fails.
-func (c *Client) ReadFile(ctx context.Context, path string) (body io.ReadCloser, size int64, err error) {
-	reply, err := c.do(ctx, RouteReadFile, "", url.Values{"path": {path}}, nil)
-	if err != nil {
-		return nil, 0, wrap("read file", err)
-	}
-	if reply.ContentLength < 0 {
-		drop(reply)
-		return nil, 0, wrap("read file", fmt.Errorf("no length: %w", ErrProtocol))
-	}
-	return reply.Body, reply.ContentLength, nil
-}
-
-// WriteFile writes a file of the guest from content; the file appears whole or
-// not at all. mode is the permission bits.
-func (c *Client) WriteFile(ctx context.Context, path string, mode uint32, content io.Reader) (FileInfo, error) {
-	var out FileInfo
-	octal := fmt.Sprintf("%04o", mode)
-	query := url.Values{"path": {path}, "mode": {octal}}
-	reply, err := c.do(ctx, RouteWriteFile, "", query, content)
-	if err == nil {
-		err = decode(reply, &out)
-	}
-	if err == nil && (out.Size < 0 || len(out.Path) > 2*MaxPath || out.Mode != octal) {
-		err = fmt.Errorf("impossible file info: %w", ErrProtocol)
-	}
-	return out, wrap("write file", err)
-}
-
 // Refused reports whether err is the agent's refusal with this code.
 func Refused(err error, code Code) bool {
 	var refusal *Error
@@ -336,7 +306,7 @@ func (c *Client) do(ctx context.Context, route, id string, query url.Values, bod
 	if refusal.Code.Status() != reply.StatusCode {
 		return nil, fmt.Errorf("unknown refusal: %w", ErrProtocol)
 	}
-	return nil, &Error{Code: refusal.Code}
+	return nil, refusal.kept()
 }
 
 // notHTTP marks an answer that is none in HTTP, or one whose header has no end,

@@ -58,6 +58,15 @@ func calls(c *Client) map[string]error {
 	errs["resize"] = c.Resize(ctx, "a", Size{Rows: 1, Cols: 1})
 	errs["forget"] = c.Forget(ctx, "a")
 	_, errs["write"] = c.WriteFile(ctx, "a", 0o644, strings.NewReader("x"))
+	_, errs["append"] = c.AppendFile(ctx, "a", 7, 0o644, strings.NewReader("x"))
+	_, errs["batch"] = c.WriteFiles(ctx, []NewFile{{Path: "a", Content: []byte("x")}})
+	_, errs["move"] = c.Move(ctx, Move{From: "a", To: "b"})
+	_, errs["make directory"] = c.MakeDir(ctx, "a", 0o755)
+	_, errs["stat"] = c.Stat(ctx, "a")
+	_, errs["remove"] = c.Remove(ctx, "a", true)
+	_, _, errs["list"] = c.List(ctx, List{Path: "a", Depth: 2, Limit: 10})
+	_, errs["unpack"] = c.WriteArchive(ctx, "a", false, false, strings.NewReader("x"))
+	errs["watch"] = c.Watch(ctx, "a", true, func(Change) error { return nil })
 	return errs
 }
 
@@ -124,7 +133,7 @@ func TestImpossibleRepliesBreakTheProtocol(t *testing.T) {
 		}
 	}
 	c := NewClient(agentFunc(func(*http.Request) (int, int64, io.Reader) { return 200, -1, &endless{} }))
-	if _, _, err := c.ReadFile(ctx, "a"); !errors.Is(err, ErrProtocol) {
+	if _, _, err := c.ReadFile(ctx, "a", Whole); !errors.Is(err, ErrProtocol) {
 		t.Errorf("a file without a length: %v", err)
 	}
 }

@@ -13,7 +13,7 @@ import "fmt"
 const (
 	// Protocol is the number that the hello carries. The host ends a sandbox
 	// whose agent says another.
-	Protocol = 2
+	Protocol = 3
 
 	// AgentPort is the vsock port on which the agent listens.
 	AgentPort = 1024
@@ -53,8 +53,6 @@ const (
 	RouteStdin     = "PUT /v1/executions/{id}/stdin"   // ?offset=&close=&wait_ms=; octet-stream of at most MaxStdin -> StdinTaken
 	RouteResize    = "POST /v1/executions/{id}/resize" // Size -> 204
 	RouteForget    = "DELETE /v1/executions/{id}"      // 204; kills it if it still runs
-	RouteReadFile  = "GET /v1/files"                   // ?path= -> octet-stream with Content-Length
-	RouteWriteFile = "PUT /v1/files"                   // ?path=&mode= octal; octet-stream -> FileInfo
 )
 
 // Bounds that both sides keep.
@@ -65,10 +63,11 @@ const (
 	MaxPullBytes    = 1 << 20   // bytes of output in one Pull reply
 	MaxPullWait     = 20_000    // ms that a Pull may wait for something to say
 	KeepBytes       = 1 << 20   // bytes per stream that the agent keeps unacknowledged, tail first
-	MaxPath         = 4096      // bytes of a file's path
+	MaxPath         = 4096      // bytes of a file's path in a request
 	MaxStdin        = 256 << 10 // bytes of one stdin request
 	MaxStdinWait    = 20_000    // ms that a stdin request may wait for the program to read
 	MaxTerminal     = 1000      // rows and columns of a terminal
+	MaxDetail       = 256       // bytes of a refusal's detail that the client keeps
 )
 
 // Configure gives the guest its identity. It comes before anything of the
@@ -152,13 +151,6 @@ type Signal struct {
 	Signal string `json:"signal"` // "SIGTERM", "SIGKILL" ..
 }
 
-// FileInfo describes a file that was written.
-type FileInfo struct {
-	Path string `json:"path"` // absolute
-	Size int64  `json:"size"` // bytes
-	Mode string `json:"mode"` // octal, "0644"
-}
-
 // Code is why the agent refused a request. The list is closed: the host takes
 // an unknown code for ErrProtocol.
 type Code string
@@ -174,6 +166,13 @@ const (
 	FileNotFound     Code = "file_not_found"    // 404
 	NotAFile         Code = "not_a_file"        // 422: a directory, device, FIFO or socket
 	DiskFull         Code = "disk_full"         // 507
+	Conflict         Code = "conflict"          // 409: the file is not as long as the caller thinks, or somebody else writes it
+	Exists           Code = "exists"            // 409: something else is there already
+	NotEmpty         Code = "not_empty"         // 409: a directory with entries
+	OtherDisk        Code = "other_disk"        // 409: a move from one file system to another
+	UnsafeMember     Code = "unsafe_member"     // 400: of an archive; Detail is its name
+	RangeInvalid     Code = "range_invalid"     // 416: begins behind the end; Detail is the file's size
+	TooMuch          Code = "too_much"          // 429: of what the agent does at once, or of what it keeps in memory
 	NotConfigured    Code = "not_configured"    // 409: Configure has not come yet
 	NoStdin          Code = "no_stdin"          // 409: started without StdinOpen or TTY
 	NoTerminal       Code = "no_terminal"       // 409: started without TTY
@@ -183,14 +182,16 @@ const (
 
 var statusOf = map[Code]int{
 	CommandNotFound: 422, PermissionDenied: 422, BadDirectory: 422, UserNotFound: 422, StartFailed: 422,
-	NoExecution: 404, FileNotFound: 404, NotAFile: 422, DiskFull: 507, NotConfigured: 409, NoStdin: 409, NoTerminal: 409, BadRequest: 400, Failed: 500,
+	NoExecution: 404, FileNotFound: 404, NotAFile: 422, DiskFull: 507,
+	Conflict: 409, Exists: 409, NotEmpty: 409, OtherDisk: 409, UnsafeMember: 400, RangeInvalid: 416, TooMuch: 429, NotConfigured: 409, NoStdin: 409, NoTerminal: 409, BadRequest: 400, Failed: 500,
 }
 
 // Status is the HTTP status that carries the code; 0 for a code that does not exist.
 func (c Code) Status() int { return statusOf[c] }
 
-// Error is a refusal by the agent. Detail is for people who debug an agent; the
-// host's client never fills it, because it would be guest output in a message.
+// Error is a refusal by the agent. Detail says of what, as the code says, or is
+// for people who debug an agent. It is guest output: the client keeps at most
+// MaxDetail bytes of it, Error does not show it, and whoever does escapes it.
 type Error struct {
 	Code   Code   `json:"code"`
 	Detail string `json:"detail,omitempty"`

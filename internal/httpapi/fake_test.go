@@ -169,9 +169,9 @@ func (w files) Read(_ context.Context, _, path string) (io.ReadCloser, int64, er
 	return w.read, w.readSize, w.fail()
 }
 
-func (w files) Write(_ context.Context, _, path string, mode uint32, content io.Reader) (guestwire.FileInfo, error) {
+func (w files) Write(_ context.Context, _, path string, mode uint32, content io.Reader) (guestwire.Entry, error) {
 	if err := w.fail(); err != nil {
-		return guestwire.FileInfo{}, err
+		return guestwire.Entry{}, err
 	}
 	w.path, w.mode = path, mode
 	var kept bytes.Buffer
@@ -181,7 +181,7 @@ func (w files) Write(_ context.Context, _, path string, mode uint32, content io.
 	}
 	n, err := io.Copy(to, content)
 	w.written, w.content = n, kept.Bytes()
-	return guestwire.FileInfo{Path: "/workspace/" + path, Size: n, Mode: "0644"}, err
+	return guestwire.Entry{Path: "/workspace/" + path, Size: n, Mode: "0644"}, err
 }
 
 type images struct{ *world }

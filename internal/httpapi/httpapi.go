@@ -61,7 +61,7 @@ type Files interface {
 	// Read opens a file; the body holds size bytes, or fails before.
 	Read(ctx context.Context, sandboxID, path string) (body io.ReadCloser, size int64, err error)
 	// Write writes a file whole or not at all. mode is permission bits.
-	Write(ctx context.Context, sandboxID, path string, mode uint32, content io.Reader) (guestwire.FileInfo, error)
+	Write(ctx context.Context, sandboxID, path string, mode uint32, content io.Reader) (guestwire.Entry, error)
 }
 
 // Images is what the API does with images.

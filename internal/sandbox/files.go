@@ -34,36 +34,36 @@ func (f *Files) Read(ctx context.Context, id, path string) (body io.ReadCloser, 
 		return nil, 0, err
 	}
 	ctx, guard := f.guard(ctx, session)
-	content, size, err := session.Agent().ReadFile(ctx, path)
+	content, info, err := session.Agent().ReadFile(ctx, path, guestwire.Whole)
 	if err != nil {
 		guard.stop()
 		return nil, 0, fileFault(session, err)
 	}
-	return &guardedBody{guardedReader: guardedReader{from: content, guard: guard}, body: content}, size, nil
+	return &guardedBody{guardedReader: guardedReader{from: content, guard: guard}, body: content}, info.Length, nil
 }
 
 // Write writes a file from content; it appears whole or not at all. mode is
 // the permission bits, 0 to 0777. Missing parent directories are made.
-func (f *Files) Write(ctx context.Context, id, path string, mode uint32, content io.Reader) (guestwire.FileInfo, error) {
+func (f *Files) Write(ctx context.Context, id, path string, mode uint32, content io.Reader) (guestwire.Entry, error) {
 	if err := checkPath(path); err != nil {
-		return guestwire.FileInfo{}, err
+		return guestwire.Entry{}, err
 	}
 	if mode > 0o777 {
-		return guestwire.FileInfo{}, fault.Param("mode", "mode must be octal permission bits, 0000 to 0777")
+		return guestwire.Entry{}, fault.Param("mode", "mode must be octal permission bits, 0000 to 0777")
 	}
 	session, err := f.sandboxes.Use(ctx, id)
 	if err != nil {
-		return guestwire.FileInfo{}, err
+		return guestwire.Entry{}, err
 	}
 	ctx, guard := f.guard(ctx, session)
 	defer guard.stop()
 	source := &guardedReader{from: content, guard: guard}
 	info, err := session.Agent().WriteFile(ctx, path, mode, source)
 	if failed := source.failed.Load(); failed != nil {
-		return guestwire.FileInfo{}, *failed // the caller's side broke, not the guest's
+		return guestwire.Entry{}, *failed // the caller's side broke, not the guest's
 	}
 	if err != nil {
-		return guestwire.FileInfo{}, fileFault(session, err)
+		return guestwire.Entry{}, fileFault(session, err)
 	}
 	return info, nil
 }
