@@ -9,6 +9,8 @@ import (
 	"os"
 	"path/filepath"
 	"sync"
+	"sync/atomic"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -63,7 +65,10 @@ type Agent struct {
 	tree     *tree           // set at construction
 	budget   budget          // has its own lock
 	files    chan struct{}   // set at construction: a place for each file request
+	watches  chan struct{}   // set at construction: a place for each watch
+	watched  atomic.Int64    // directories that all watches look at
 	fill     fillFunc        // set at construction
+	signs    time.Duration   // set at construction: between two signs of life of a late reply
 	life     context.Context //nolint:containedctx // ends when the agent is closed
 	end      context.CancelFunc
 	work     sync.WaitGroup // connections and followers of programs
@@ -94,8 +99,10 @@ func New(conf Config) (*Agent, error) {
 	life, end := context.WithCancel(context.Background())
 	return &Agent{
 		conf: conf, null: null, tree: tree, life: life, end: end, fill: fill,
+		signs:      guestwire.SignSeconds * time.Second,
 		budget:     budget{free: cmp.Or(conf.KeepTotal, defaultKeepTotal)},
 		files:      make(chan struct{}, maxFileWork),
+		watches:    make(chan struct{}, guestwire.MaxWatches),
 		executions: make(map[string]*execution),
 		outputs:    make(map[*os.File]struct{}),
 		conns:      make(map[net.Conn]struct{}),
@@ -228,7 +235,7 @@ func (a *Agent) applyConfigure(conf guestwire.Configure) (guestwire.Configured, 
 	}
 	who, err := a.lookup(conf.User, conf.User)
 	if err == nil {
-		err = a.makeDirectory(a.under(conf.Workdir), who)
+		err = makeDirectory(a.under(conf.Workdir), who, nil)
 	}
 	if err != nil {
 		return guestwire.Configured{}, err

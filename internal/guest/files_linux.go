@@ -2,9 +2,9 @@ package guest
 
 import (
 	"errors"
-	"fmt"
 	"io"
 	"io/fs"
+	"net/url"
 	"os"
 	"path/filepath"
 	"strconv"
@@ -31,18 +31,66 @@ func (a *Agent) fileWork() (release func(), err error) {
 	case a.files <- struct{}{}:
 		return func() { <-a.files }, nil
 	default:
-		return nil, refuse(guestwire.Failed, "too many file requests at once")
+		return nil, refuse(guestwire.TooMuch, "too many file requests at once")
 	}
 }
 
-// serveReadFile sends a regular file as it is now: as many bytes as it had
-// when it was opened, or a body that ends too early.
+// beginFile begins a file request: what is in force, and a place among them.
+func (a *Agent) beginFile() (conf guestwire.Configure, release func(), err error) {
+	if conf, err = a.configuration(); err == nil {
+		release, err = a.fileWork()
+	}
+	return conf, release, err
+}
+
+// filePath takes the path of a file request.
+func filePath(query url.Values) (string, error) {
+	name := query.Get("path")
+	return name, checkPath(name)
+}
+
+func checkPath(name string) error {
+	if name == "" || len(name) > guestwire.MaxPath || strings.ContainsRune(name, 0) {
+		return refuse(guestwire.BadRequest, "path is empty, too long or has a NUL byte")
+	}
+	return nil
+}
+
+// truth reads a query's yes or no.
+func truth(query url.Values, name string) (bool, error) {
+	value, err := strconv.ParseBool(query.Get(name))
+	if err != nil {
+		return false, refuse(guestwire.BadRequest, name+" is neither true nor false")
+	}
+	return value, nil
+}
+
+// number reads a query's number, or otherwise where there is none.
+func number(query url.Values, name string, otherwise int64) (int64, error) {
+	text := query.Get(name)
+	if text == "" {
+		return otherwise, nil
+	}
+	value, err := strconv.ParseInt(text, 10, 64)
+	if err != nil {
+		return 0, refuse(guestwire.BadRequest, name+" is no number")
+	}
+	return value, nil
+}
+
+// serveReadFile sends a regular file, or a part of it, as it is now: as many
+// bytes as it had when it was opened, or a body that ends too early.
 func (a *Agent) serveReadFile(w *reply, r *request) error {
-	conf, name, err := a.fileRequest(r)
+	name, err := filePath(r.query)
 	if err != nil {
 		return err
 	}
-	release, err := a.fileWork()
+	from, err1 := number(r.query, "offset", 0)
+	length, err2 := number(r.query, "length", -1)
+	if err := errors.Join(err1, err2); err != nil {
+		return err
+	}
+	conf, release, err := a.beginFile()
 	if err != nil {
 		return err
 	}
@@ -59,151 +107,115 @@ func (a *Agent) serveReadFile(w *reply, r *request) error {
 	if entry.Type != guestwire.TypeFile {
 		return refuse(guestwire.NotAFile, name)
 	}
+	if from, length, err = part(entry.Size, from, length); err != nil {
+		return err
+	}
 	text, err := encode(entry)
 	if err != nil {
 		return err
 	}
-	w.header(200, "application/octet-stream", entry.Size, guestwire.FileHeader+": "+string(text))
-	n, err := fill(w, io.LimitReader(file, entry.Size))
-	if err == nil && n < entry.Size {
+	w.header(200, "application/octet-stream", length, guestwire.FileHeader+": "+string(text))
+	n, err := fill(w, io.NewSectionReader(file, from, length))
+	if err == nil && n < length {
 		err = io.ErrUnexpectedEOF
 	}
 	return err
 }
 
-func (a *Agent) fileRequest(r *request) (conf guestwire.Configure, name string, err error) {
-	if conf, err = a.configuration(); err != nil {
-		return conf, "", err
+// part is where a range lies in a file of that size: a negative offset counts
+// from the end, a negative length goes to it.
+func part(size, offset, length int64) (from, n int64, err error) {
+	if offset < 0 {
+		offset = max(size+offset, 0)
+	} else if offset > 0 && offset >= size {
+		return 0, 0, refuse(guestwire.RangeInvalid, strconv.FormatInt(size, 10))
 	}
-	name, err = filePath(r.query)
-	return conf, name, err
+	n = size - offset
+	if length >= 0 {
+		n = min(n, length)
+	}
+	return offset, n, nil
 }
 
-// serveWriteFile writes a file beside its place and then renames it there.
+// serveWriteFile writes a file as a whole, or adds to one.
 func (a *Agent) serveWriteFile(w *reply, r *request) error {
-	conf, name, err := a.fileRequest(r)
+	mode, err := strconv.ParseUint(r.query.Get("mode"), 8, 32)
+	if err != nil {
+		return refuse(guestwire.BadRequest, "mode is no octal number")
+	}
+	at, err := number(r.query, "append_at", 0)
 	if err != nil {
 		return err
 	}
-	mode, err := strconv.ParseUint(r.query.Get("mode"), 8, 32)
-	if err != nil || mode > 0o777 {
-		return refuse(guestwire.BadRequest, "mode is not 0000 to 0777")
-	}
-	if strings.HasSuffix(name, "/") {
-		return refuse(guestwire.NotAFile, name)
-	}
-	release, err := a.fileWork()
+	conf, release, err := a.beginFile()
 	if err != nil {
 		return err
 	}
 	defer release()
+	path, err := a.writable(conf, r.query.Get("path"), uint32(mode))
+	if err != nil {
+		return err
+	}
 	owner, err := a.lookup(conf.User, conf.User)
 	if err != nil {
 		return err
 	}
-	place := absolute(conf.Workdir, name)
-	entry, err := a.writeFile(a.under(place), fs.FileMode(mode), owner, r.body)
+	write := a.writeFile
+	if r.query.Has("append_at") {
+		write = func(path string, mode uint32, owner account, body io.Reader) (guestwire.Entry, error) {
+			return a.appendFile(path, at, mode, owner, body)
+		}
+	}
+	entry, err := write(path, uint32(mode), owner, r.body)
 	if err != nil {
 		return fileRefusal(err, guestwire.NotAFile)
 	}
-	entry.Path = place
+	entry.Path = path
 	w.json(entry)
 	return nil
 }
 
+// writable is the absolute path of a file that is to be written.
+func (a *Agent) writable(conf guestwire.Configure, name string, mode uint32) (string, error) {
+	if err := checkPath(name); err != nil {
+		return "", err
+	}
+	if mode > 0o777 {
+		return "", refuse(guestwire.BadRequest, "mode is not 0000 to 0777")
+	}
+	if strings.HasSuffix(name, "/") {
+		return "", refuse(guestwire.NotAFile, name)
+	}
+	return absolute(conf.Workdir, name), nil
+}
+
 // writeFile leaves the file whole in its place, or nothing of it anywhere.
-func (a *Agent) writeFile(place string, mode fs.FileMode, owner account, body io.Reader) (entry guestwire.Entry, err error) {
-	if err := a.makeDirectory(filepath.Dir(place), owner); err != nil {
-		return entry, err
+func (a *Agent) writeFile(path string, mode uint32, owner account, body io.Reader) (guestwire.Entry, error) {
+	var made []string
+	s, entry, err := a.stageAt(path, owned(owner, mode), owner, &made, body)
+	if err == nil {
+		err = s.commit()
+		s.close()
 	}
-	if info, err := os.Lstat(place); err == nil && !info.Mode().IsRegular() && info.Mode().Type() != fs.ModeSymlink {
-		return entry, refuse(guestwire.NotAFile, place)
-	}
-	file, err := createBeside(place)
 	if err != nil {
-		return entry, err
+		unmake(made)
 	}
-	defer func() {
-		err = errors.Join(err, file.Close())
-		if err != nil {
-			_ = os.Remove(file.Name())
-		}
-	}()
-	if _, err = a.fill(file, body); err != nil {
-		return entry, err
-	}
-	if err = give(file, owner); err != nil {
-		return entry, err
-	}
-	if err = file.Chmod(mode); err != nil {
-		return entry, err
-	}
-	if entry, err = describe(file, place); err != nil {
-		return entry, err
-	}
-	return entry, os.Rename(file.Name(), place)
+	return entry, err
 }
 
-// createBeside makes a new file with a name of its own in place's directory.
-func createBeside(place string) (*os.File, error) {
-	for range 16 {
-		var random [8]byte
-		if _, err := unix.Getrandom(random[:], 0); err != nil {
-			return nil, err
-		}
-		name := filepath.Join(filepath.Dir(place), fmt.Sprintf(".write-%x", random))
-		file, err := os.OpenFile(name, os.O_WRONLY|os.O_CREATE|os.O_EXCL|unix.O_NOFOLLOW, 0o600)
-		if !errors.Is(err, fs.ErrExist) {
-			return file, err
-		}
+// stageAt stages a file for a path of the guest, and adds to made what was
+// missing on the way.
+func (a *Agent) stageAt(path string, has attributes, owner account, made *[]string, body io.Reader) (*staged, guestwire.Entry, error) {
+	p, err := a.makePlace(path, owner, made)
+	if err != nil {
+		return nil, guestwire.Entry{}, err
 	}
-	return nil, fs.ErrExist
-}
-
-func give(file *os.File, owner account) error {
-	if owner.same {
-		return nil
-	}
-	return file.Chown(int(owner.uid), int(owner.gid))
-}
-
-// makeDirectory makes a directory and its missing parents; those that it makes
-// belong to owner.
-func (a *Agent) makeDirectory(dir string, owner account) error {
-	info, err := os.Stat(dir)
-	switch {
-	case err == nil && info.IsDir():
-		return nil
-	case err == nil:
-		return refuse(guestwire.NotAFile, dir)
-	case !errors.Is(err, fs.ErrNotExist) || filepath.Dir(dir) == dir:
-		return err
-	}
-	if err := a.makeDirectory(filepath.Dir(dir), owner); err != nil {
-		return err
-	}
-	if err := os.Mkdir(dir, 0o755); errors.Is(err, fs.ErrExist) {
-		return a.sameDirectory(dir, err)
-	} else if err != nil {
-		return err
-	}
-	if owner.same {
-		return nil
-	}
-	return os.Lchown(dir, int(owner.uid), int(owner.gid))
-}
-
-// sameDirectory is for when somebody else made dir first.
-func (a *Agent) sameDirectory(dir string, err error) error {
-	if info, statErr := os.Stat(dir); statErr == nil && info.IsDir() {
-		return nil
-	}
-	return err
+	return a.stageFile(p, has, body)
 }
 
 // fileRefusal names why the guest's kernel refused; broken is the code for a
 // path that leads through something that is no directory.
-func fileRefusal(err error, broken guestwire.Code) error {
+func fileRefusal(err error, broken guestwire.Code) *guestwire.Error {
 	code := guestwire.Failed
 	var refusal *guestwire.Error
 	switch {
@@ -213,14 +225,35 @@ func fileRefusal(err error, broken guestwire.Code) error {
 		code = guestwire.FileNotFound
 	case errors.Is(err, syscall.ENOSPC), errors.Is(err, syscall.EDQUOT):
 		code = guestwire.DiskFull
+	case errors.Is(err, syscall.ENOTEMPTY):
+		code = guestwire.NotEmpty
+	case errors.Is(err, syscall.EXDEV):
+		code = guestwire.OtherDisk
 	case errors.Is(err, syscall.EISDIR), errors.Is(err, syscall.ENXIO), errors.Is(err, syscall.ENODEV):
 		code = guestwire.NotAFile
 	case errors.Is(err, syscall.ENOTDIR), errors.Is(err, syscall.ELOOP), errors.Is(err, fs.ErrExist):
 		code = broken
-	case errors.Is(err, fs.ErrPermission), errors.Is(err, syscall.EROFS):
+	case errors.Is(err, fs.ErrPermission), errors.Is(err, syscall.EROFS), errors.Is(err, syscall.EBUSY):
 		code = guestwire.PermissionDenied
-	case errors.Is(err, syscall.ENAMETOOLONG), errors.Is(err, errRequest):
+	case errors.Is(err, syscall.ENAMETOOLONG), errors.Is(err, syscall.EINVAL), errors.Is(err, syscall.EFBIG), errors.Is(err, errRequest):
 		code = guestwire.BadRequest
 	}
 	return refuse(code, err.Error())
+}
+
+// makePlace opens the directory of a path of the guest. It makes what is missing
+// of it, and adds that to made.
+func (a *Agent) makePlace(path string, owner account, made *[]string) (place, error) {
+	real := a.under(path)
+	for range 16 {
+		if err := makeDirectory(filepath.Dir(real), owner, made); err != nil {
+			return place{}, err
+		}
+		p, err := openPlace(real)
+		if !errors.Is(err, fs.ErrNotExist) {
+			return p, err
+		}
+		// Another request made it, failed, and took it away again.
+	}
+	return place{}, fs.ErrNotExist
 }

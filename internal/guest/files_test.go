@@ -182,7 +182,7 @@ func TestFileWorkIsBounded(t *testing.T) {
 	for range maxFileWork {
 		b.agent.files <- struct{}{}
 	}
-	if _, err := b.read(t, "f"); !guestwire.Refused(err, guestwire.Failed) {
+	if _, err := b.read(t, "f"); !guestwire.Refused(err, guestwire.TooMuch) {
 		t.Errorf("got %v", err)
 	}
 }

@@ -36,7 +36,20 @@ type request struct {
 	id     string // of the route's {id}
 	body   io.Reader
 	length int64 // of the body; negative when it comes in chunks
-	close  bool  // the client wants no more on this connection
+	close  bool  // no more is wanted on this connection
+	conn   *bufio.Reader
+}
+
+// leave waits until the client leaves, or says something that nobody waits for.
+// The request must have been read, and the connection serves no other.
+func (r *request) leave() {
+	for {
+		_, err := r.conn.Peek(1)
+		var timeout net.Error
+		if !errors.As(err, &timeout) || !timeout.Timeout() {
+			return
+		}
+	}
 }
 
 // timedConn gives the other side a time for each read and write.
@@ -119,7 +132,7 @@ func readRequest(reader *bufio.Reader) (*request, error) {
 	if err != nil {
 		return nil, fmt.Errorf("query: %w", errRequest)
 	}
-	r := &request{method: part[0], path: path, query: query}
+	r := &request{method: part[0], path: path, query: query, conn: reader}
 	return r, r.readHeader(reader, &left)
 }
 

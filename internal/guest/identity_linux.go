@@ -3,6 +3,7 @@ package guest
 import (
 	"encoding/binary"
 	"encoding/hex"
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -84,25 +85,28 @@ func nameFiles(hostname string) ([]nameFile, error) {
 // replaceFile puts a new file in the place of whatever is there: at a later
 // generation the guest may have put a FIFO or a link there.
 func replaceFile(path, text string, mode os.FileMode) error {
-	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
-		return err
-	}
-	file, err := createBeside(path)
+	err := os.MkdirAll(filepath.Dir(path), 0o755)
 	if err != nil {
 		return err
 	}
-	_, err = file.WriteString(text)
-	if err == nil {
-		err = file.Chmod(mode)
-	}
-	if closeErr := file.Close(); err == nil {
-		err = closeErr
-	}
-	if err == nil {
-		err = os.Rename(file.Name(), path)
-	}
+	p, err := openPlace(path)
 	if err != nil {
-		_ = os.Remove(file.Name())
+		return err
+	}
+	defer p.close()
+	s, err := stage(p, func(beside place) error {
+		file, err := beside.open(unix.O_WRONLY | unix.O_CREAT | unix.O_EXCL)
+		if err != nil {
+			return err
+		}
+		_, err = file.WriteString(text)
+		return errors.Join(err, file.Chmod(mode), file.Close())
+	})
+	if err != nil {
+		return fmt.Errorf("replace %s: %w", path, err)
+	}
+	defer s.drop()
+	if err := s.commit(); err != nil {
 		return fmt.Errorf("replace %s: %w", path, err)
 	}
 	return nil

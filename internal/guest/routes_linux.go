@@ -5,7 +5,6 @@ import (
 	"errors"
 	"io"
 	"math"
-	"net/url"
 	"path"
 	"strconv"
 	"strings"
@@ -34,6 +33,15 @@ var routes = []route{
 	newRoute(guestwire.RouteForget, (*Agent).serveForget),
 	newRoute(guestwire.RouteReadFile, (*Agent).serveReadFile),
 	newRoute(guestwire.RouteWriteFile, (*Agent).serveWriteFile),
+	newRoute(guestwire.RouteWriteFiles, (*Agent).serveWriteFiles),
+	newRoute(guestwire.RouteStat, (*Agent).serveStat),
+	newRoute(guestwire.RouteMakeDir, (*Agent).serveMakeDir),
+	newRoute(guestwire.RouteMove, (*Agent).serveMove),
+	newRoute(guestwire.RouteRemove, (*Agent).serveRemove),
+	newRoute(guestwire.RouteList, (*Agent).serveList),
+	newRoute(guestwire.RouteReadArchive, (*Agent).serveReadArchive),
+	newRoute(guestwire.RouteWriteArchive, (*Agent).serveWriteArchive),
+	newRoute(guestwire.RouteWatch, (*Agent).serveWatch),
 	newRoute(guestwire.RouteEcho, (*Agent).serveEcho),
 	newRoute(guestwire.RouteConfigure, (*Agent).serveConfigure),
 }
@@ -238,13 +246,4 @@ func (a *Agent) serveForget(w *reply, r *request) error {
 	}
 	w.json(nil)
 	return nil
-}
-
-// filePath takes the path of a file request.
-func filePath(query url.Values) (string, error) {
-	name := query.Get("path")
-	if name == "" || len(name) > guestwire.MaxPath || strings.ContainsRune(name, 0) {
-		return "", refuse(guestwire.BadRequest, "path is empty, too long or has a NUL byte")
-	}
-	return name, nil
 }
