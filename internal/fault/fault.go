@@ -23,6 +23,7 @@ const (
 	NotFound        Kind = "not_found"       // the named thing does not exist for this caller
 	Conflict        Kind = "conflict"        // the thing is in a state that forbids it
 	TooLarge        Kind = "too_large"       // a body or file is over its limit
+	OutOfRange      Kind = "out_of_range"    // the part that is asked for does not exist
 	Unauthenticated Kind = "unauthenticated" // no key, or a wrong one
 	Denied          Kind = "denied"          // not from there, whoever asks
 	Capacity        Kind = "capacity"        // full now; a later repeat may succeed
@@ -49,6 +50,8 @@ const (
 	ExecutionNotRunning   Code = "execution_not_running"
 	ExecutionNotTTY       Code = "execution_not_tty"
 	ResourceAlreadyExists Code = "resource_already_exists"
+	FileConflict          Code = "file_conflict"
+	RangeInvalid          Code = "range_invalid"
 	PayloadTooLarge       Code = "payload_too_large"
 	FullGuestDisk         Code = "guest_disk_full"
 	TokenMissing          Code = "token_missing"
@@ -75,6 +78,8 @@ var codes = map[Code]Kind{
 	ExecutionNotRunning:   Conflict,
 	ExecutionNotTTY:       Conflict,
 	ResourceAlreadyExists: Conflict,
+	FileConflict:          Conflict,
+	RangeInvalid:          OutOfRange,
 	PayloadTooLarge:       TooLarge,
 	FullGuestDisk:         GuestDiskFull,
 	TokenMissing:          Unauthenticated,
@@ -107,7 +112,7 @@ type Error struct {
 }
 
 // New makes an error of a known code. The message is formatted as by Sprintf;
-// its arguments must not be guest output or secrets.
+// its arguments must not be secrets, nor guest output but for a bounded %+q.
 func New(code Code, format string, args ...any) *Error {
 	return &Error{Code: code, Message: fmt.Sprintf(format, args...)}
 }

@@ -186,15 +186,22 @@ func TestTransfersAreFlat(t *testing.T) {
 		return n
 	}
 	measure("upload", func() { send("PUT", path+"/content?path=a", &zeros{left: size}) })
-	if s.world.written != size {
-		t.Errorf("%d bytes arrived", s.world.written)
-	}
-	measure("download", func() {
-		s.world.read, s.world.readSize = &zeros{left: size}, size
-		if n := send("GET", path+"?path=a", nil); n != size {
-			t.Errorf("%d bytes came back", n)
+	archives := s.URL + "/v1/sandboxes/" + sandboxID + "/archive?path=a"
+	for what, to := range map[string]string{"upload": path + "/content?path=a", "append": path + "/content?path=a&append_at=1", "unpacking": archives} {
+		s.world.files.written = 0
+		measure(what, func() { send("PUT", to, &zeros{left: size}) })
+		if s.world.files.written != size {
+			t.Errorf("%s: %d bytes arrived", what, s.world.files.written)
 		}
-	})
+	}
+	for what, from := range map[string]string{"download": path + "?path=a", "packing": archives} {
+		measure(what, func() {
+			s.world.files.body, s.world.files.entry.Size = &zeros{left: size}, size
+			if n := send("GET", from, nil); n != size {
+				t.Errorf("%s: %d bytes came back", what, n)
+			}
+		})
+	}
 }
 
 // TestBrokenDownloadIsSeen: a file that ends early ends the connection.
@@ -207,18 +214,26 @@ func TestBrokenDownloadIsSeen(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			s := start(t)
-			s.world.read, s.world.readSize = io.NopCloser(body), 2*half
-			conn := s.dial(t, request("GET", "/v1/sandboxes/"+sandboxID+"/files?path=a", ""))
-			got, err := http.ReadResponse(bufio.NewReader(conn), nil)
-			if err == nil { // else it was cut before its header was sent
-				defer got.Body.Close()
-				_, err = io.ReadAll(got.Body)
-			}
-			if !errors.Is(err, io.ErrUnexpectedEOF) {
-				t.Errorf("the caller takes half a file for a whole one: %v", err)
+			s.world.files.body, s.world.files.entry.Size = io.NopCloser(body), 2*half
+			for _, header := range []string{"", "Range: bytes=5-\r\n"} {
+				if err := s.cut(t, "/files?path=a", header); !errors.Is(err, io.ErrUnexpectedEOF) {
+					t.Errorf("the caller takes half a file for a whole one: %v", err)
+				}
 			}
 		})
 	}
+}
+
+// cut is the error with which a reply ends.
+func (s *service) cut(t *testing.T, path, header string) error {
+	conn := s.dial(t, request("GET", "/v1/sandboxes/"+sandboxID+path, header))
+	got, err := http.ReadResponse(bufio.NewReader(conn), nil)
+	if err != nil {
+		return err // it was cut before its header was sent
+	}
+	defer got.Body.Close()
+	_, err = io.ReadAll(got.Body)
+	return err
 }
 
 // TestErrorAmidUpload: a guest whose disk is full answers before the body is

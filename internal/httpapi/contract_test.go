@@ -34,6 +34,8 @@ var places = map[fault.Code][3]string{
 	fault.ExecutionNotTTY:       {"POST", "/v1/sandboxes/" + sandboxID + "/executions/" + executionID + "/resize", `{"rows":1,"cols":1}`},
 	fault.SandboxNotRunning:     {"POST", "/v1/sandboxes/" + sandboxID + "/executions", `{"cmd":"true"}`},
 	fault.ResourceAlreadyExists: {"POST", "/v1/sandboxes", `{"image":"python","name":"a"}`},
+	fault.FileConflict:          {"DELETE", "/v1/sandboxes/" + sandboxID + "/files?path=a", ""},
+	fault.RangeInvalid:          {"GET", "/v1/sandboxes/" + sandboxID + "/files?path=a", ""},
 	fault.FullGuestDisk:         {"POST", "/v1/sandboxes/" + sandboxID + "/files", `{"path":"a","content":""}`},
 	fault.NodeAtCapacity:        {"POST", "/v1/sandboxes", `{"image":"python"}`},
 	fault.GuestUnreachable:      {"POST", "/v1/sandboxes/" + sandboxID + "/executions", `{"cmd":"true"}`},
@@ -489,37 +491,13 @@ func TestStartAndWait(t *testing.T) {
 	})
 }
 
-func TestFiles(t *testing.T) {
-	s := start(t)
-	s.world.keep = true
-	path := "/v1/sandboxes/" + sandboxID + "/files"
-	got := s.do(t, "POST", path, `{"path":"main.py","content":"aGVsbG8=","mode":"0755"}`)
-	if got.StatusCode != http.StatusCreated || string(s.world.content) != "hello" || s.world.mode != 0o755 || s.world.path != "main.py" {
-		t.Errorf("write: %d %s, wrote %q %o %s", got.StatusCode, got.body, s.world.content, s.world.mode, s.world.path)
-	}
-	octets := func(r *http.Request) { r.Header.Set("Content-Type", "application/octet-stream") }
-	got = s.do(t, "PUT", path+"/content?path=a%20b", "\x00\xff", octets)
-	if got.StatusCode != http.StatusCreated || string(s.world.content) != "\x00\xff" || s.world.mode != 0o644 || s.world.path != "a b" {
-		t.Errorf("put: %d %s, wrote %q %o %s", got.StatusCode, got.body, s.world.content, s.world.mode, s.world.path)
-	}
-	got = s.do(t, "PUT", path+"/content?path=empty", "")
-	if got.StatusCode != http.StatusCreated || len(s.world.content) != 0 {
-		t.Errorf("put of nothing: %d %s", got.StatusCode, got.body)
-	}
-	got = s.do(t, "GET", path+"?path=a", "")
-	if string(got.body) != "bytes\x00" || got.ContentLength != 6 || got.Header.Get("Content-Type") != "application/octet-stream" {
-		t.Errorf("read: %q %d", got.body, got.ContentLength)
-	}
-}
-
 // TestQueryValuesArriveWhole: no character of a path or tag has a meaning.
 func TestQueryValuesArriveWhole(t *testing.T) {
 	s := start(t)
 	for _, value := range []string{"a,b.txt", "a b+c", "[1]", "{x}", "null", "123", "true", "a=b&c;d", "é", "../../etc/passwd", "%41", "'\"\\", "a\nb"} {
-		s.world.read = nil
 		s.do(t, "GET", "/v1/sandboxes/"+sandboxID+"/files?path="+url.QueryEscape(value), "")
-		if s.world.path != value {
-			t.Errorf("path %q arrived as %q", value, s.world.path)
+		if s.world.files.path != value {
+			t.Errorf("path %q arrived as %q", value, s.world.files.path)
 		}
 		s.do(t, "GET", "/v1/sandboxes?tag="+url.QueryEscape("k:"+value), "")
 		if s.world.query.TagValue != value {

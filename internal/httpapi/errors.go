@@ -28,6 +28,8 @@ func statusOf(kind fault.Kind) int {
 		return http.StatusConflict
 	case fault.TooLarge:
 		return http.StatusRequestEntityTooLarge
+	case fault.OutOfRange:
+		return http.StatusRequestedRangeNotSatisfiable
 	case fault.Unauthenticated:
 		return http.StatusUnauthorized
 	case fault.Denied:
@@ -47,7 +49,7 @@ func statusOf(kind fault.Kind) int {
 
 func typeOf(kind fault.Kind) gen.ErrorType {
 	switch kind {
-	case fault.Invalid, fault.NotFound, fault.Conflict, fault.TooLarge, fault.GuestDiskFull:
+	case fault.Invalid, fault.NotFound, fault.Conflict, fault.TooLarge, fault.OutOfRange, fault.GuestDiskFull:
 		return gen.ErrorTypeInvalidRequestError
 	case fault.Unauthenticated, fault.Denied:
 		return gen.ErrorTypeAuthenticationError

@@ -21,7 +21,6 @@ import (
 	"github.com/microvmd/microvm/api"
 	"github.com/microvmd/microvm/internal/execution"
 	"github.com/microvmd/microvm/internal/fault"
-	"github.com/microvmd/microvm/internal/guestwire"
 	"github.com/microvmd/microvm/internal/httpapi/gen"
 	"github.com/microvmd/microvm/internal/image"
 	"github.com/microvmd/microvm/internal/sandbox"
@@ -57,13 +56,7 @@ type world struct {
 	feed     *feed
 	stdin    *stdin
 	resized  chan execution.Size // gets each size, if it is not nil
-	path     string
-	mode     uint32
-	written  int64
-	keep     bool // keep what is written in content
-	content  []byte
-	read     io.ReadCloser
-	readSize int64
+	files    fakeFiles
 	images   []image.Image
 
 	mu    sync.Mutex
@@ -85,6 +78,7 @@ func newWorld() *world {
 		output: execution.Output{Stdout: execution.Tail{Bytes: []byte("hello\n")}},
 		feed:   newFeed(started(214), output(execution.Stdout, 0, "hello\n"), ended(0)),
 		stdin:  newStdin(),
+		files:  newFakeFiles(),
 		images: []image.Image{{
 			ID: "python", Language: "python", LanguageVersion: "3.13", Arch: "amd64", SizeBytes: 94371840,
 			Digest: "sha256:00", Workdir: "/workspace", User: "user",
@@ -157,31 +151,6 @@ func (w executions) Output(execution.Execution) (execution.Output, error) {
 func (w executions) Cancel(_ context.Context, _, _ string, how execution.Cancel) (execution.Execution, error) {
 	w.cancel = how
 	return w.exe, w.fail()
-}
-
-type files struct{ *world }
-
-func (w files) Read(_ context.Context, _, path string) (io.ReadCloser, int64, error) {
-	w.path = path
-	if w.read == nil {
-		w.read, w.readSize = io.NopCloser(strings.NewReader("bytes\x00")), 6
-	}
-	return w.read, w.readSize, w.fail()
-}
-
-func (w files) Write(_ context.Context, _, path string, mode uint32, content io.Reader) (guestwire.Entry, error) {
-	if err := w.fail(); err != nil {
-		return guestwire.Entry{}, err
-	}
-	w.path, w.mode = path, mode
-	var kept bytes.Buffer
-	to := io.Discard
-	if w.keep {
-		to = &kept
-	}
-	n, err := io.Copy(to, content)
-	w.written, w.content = n, kept.Bytes()
-	return guestwire.Entry{Path: "/workspace/" + path, Size: n, Mode: "0644"}, err
 }
 
 type images struct{ *world }
@@ -338,7 +307,7 @@ func (c *contract) check(r *http.Request, route *routers.Route, params map[strin
 	c.t.Helper()
 	options := &openapi3filter.Options{IncludeResponseStatus: true, AuthenticationFunc: openapi3filter.NoopAuthenticationFunc}
 	switch header.Get("Content-Type") {
-	case "application/octet-stream", "application/yaml", "text/event-stream":
+	case octets, tarType, gzipType, "application/yaml", "text/event-stream":
 		options.ExcludeResponseBody = true
 	}
 	err := openapi3filter.ValidateResponse(context.Background(), &openapi3filter.ResponseValidationInput{

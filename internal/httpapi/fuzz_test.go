@@ -44,6 +44,16 @@ func FuzzRequest(f *testing.F) {
 		{"POST", box + "/files", "", `{"path":"a","content":"aGk=","mode":"0644"}`},
 		{"GET", box + "/files", "path=%00", ""},
 		{"PUT", box + "/files/content", "path=a&mode=755", "anything"},
+		{"PUT", box + "/files/content", "path=a%ff&append_at=9223372036854775807", "anything"},
+		{"POST", box + "/files/batch", "", `{"files":[{"path":"a","content":"aGk="},{"path":"b","content":"YQ","mode":"0600"},1]}`},
+		{"POST", box + "/files/move", "", `{"from":"a","to":"b","replace":true}`},
+		{"GET", box + "/files/list", "path=%ff&depth=32&limit=1000&after=a%2Fb", ""},
+		{"GET", box + "/files/stat", "path=..", ""},
+		{"GET", box + "/files/watch", "path=a&recursive=true", ""},
+		{"DELETE", box + "/files", "path=a&recursive=true", ""},
+		{"POST", box + "/dirs", "", `{"path":"a","mode":"0700"}`},
+		{"GET", box + "/archive", "path=a&format=tar.gz&after=b", ""},
+		{"PUT", box + "/archive", "path=a&format=tar&owners=keep", "anything"},
 		{"POST", box + "/executions", "", `{"cmd":"bash","tty":true,"rows":50,"cols":120,"env":{"A":"b"},"stdin":"x","stdin_open":true}`},
 		{"POST", box + "/executions/" + executionID + "/cancel", "", `{"signal":"SIGTERM","grace_seconds":3}`},
 		{"POST", box + "/executions/" + executionID + "/cancel", "", ""},
@@ -59,6 +69,7 @@ func FuzzRequest(f *testing.F) {
 		f.Add(seed[0], seed[1], seed[2], []byte(seed[3]))
 	}
 	world := newWorld()
+	world.files.brief = true
 	h := handler(f, world, io.Discard)
 	router, err := gorillamux.NewRouter(specificationDocument(f))
 	if err != nil {
@@ -88,6 +99,9 @@ func FuzzRequest(f *testing.F) {
 		}
 		if spec := world.spec; spec.VCPUs < 0 || spec.VCPUs > 32 || spec.MemMiB < 0 || spec.TTL < 0 || spec.Idle < -time.Second || spec.Idle > 720*time.Hour || spec.Boot != "" && spec.Boot != sandbox.BootCold || len(spec.Tags) > 10 {
 			t.Fatalf("a noun was asked for %+v", spec)
+		}
+		if list := world.files.list; world.files.mode > 0o777 || world.files.at < -1 || len(world.files.batch) > 100 || list.Depth > 32 || list.Limit > 1000 {
+			t.Fatalf("a noun was asked for %+v", world.files)
 		}
 		if world.extended < 0 || world.extended > 720*time.Hour {
 			t.Fatalf("a noun was asked to extend by %s", world.extended)

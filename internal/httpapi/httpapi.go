@@ -6,22 +6,21 @@
 // The way of a request: request id and access log (serve.go), route and key
 // (route.go), query and body against the specification (request.go,
 // validate.go), the generated decoder (gen), a handler (sandboxes.go,
-// executions.go, control.go, files.go, node.go, ticket.go), and an error's
-// envelope (errors.go). Streams (stream.go) and terminals (terminal.go) have no
-// end of their own; the server ends them when it stops (watch.go).
+// executions.go, control.go, files_*.go, node.go, ticket.go), and an error's
+// envelope (errors.go). Streams (stream.go), terminals (terminal.go) and watches
+// of files (files_watch.go) have no end of their own; the server ends them when
+// it stops (watch.go).
 package httpapi
 
 import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"log/slog"
 	"net/http"
 	"time"
 
 	"github.com/microvmd/microvm/internal/execution"
-	"github.com/microvmd/microvm/internal/guestwire"
 	"github.com/microvmd/microvm/internal/httpapi/gen"
 	"github.com/microvmd/microvm/internal/image"
 	"github.com/microvmd/microvm/internal/sandbox"
@@ -54,14 +53,6 @@ type Executions interface {
 	// Cancel ends a running execution, and returns it ended or, when that takes
 	// long, running with the reason for which it is being ended.
 	Cancel(ctx context.Context, sandboxID, id string, how execution.Cancel) (execution.Execution, error)
-}
-
-// Files is what the API does with files of a running sandbox.
-type Files interface {
-	// Read opens a file; the body holds size bytes, or fails before.
-	Read(ctx context.Context, sandboxID, path string) (body io.ReadCloser, size int64, err error)
-	// Write writes a file whole or not at all. mode is permission bits.
-	Write(ctx context.Context, sandboxID, path string, mode uint32, content io.Reader) (guestwire.Entry, error)
 }
 
 // Images is what the API does with images.

@@ -33,6 +33,9 @@ func TestRefusals(t *testing.T) {
 	kind := func(value string) func(*http.Request) {
 		return func(r *http.Request) { r.Header.Set("Content-Type", value) }
 	}
+	ranged := func(value string) func(*http.Request) {
+		return func(r *http.Request) { r.Header["Range"] = []string{value} }
+	}
 	for name, test := range map[string]struct {
 		method, path, body string
 		edit               func(*http.Request)
@@ -205,6 +208,62 @@ func TestRefusals(t *testing.T) {
 		"dots":                     {"GET", "/v1/x/../sandboxes", ``, nil, fault.RouteNotFound, ""},
 		"method":                   {"PATCH", boxes, `{}`, nil, fault.RouteNotFound, ""},
 		"options":                  {"OPTIONS", boxes, ``, nil, fault.RouteNotFound, ""},
+		"batch of nothing":         {"POST", file + "/batch", `{"files":[]}`, nil, fault.ParameterInvalid, "files"},
+		"batch without files":      {"POST", file + "/batch", `{}`, nil, fault.ParameterMissing, "files"},
+		"batch, 101 files":         {"POST", file + "/batch", `{"files":[` + strings.Repeat(`{"path":"a","content":""},`, 100) + `{"path":"a","content":""}]}`, nil, fault.ParameterInvalid, "files"},
+		"batch, file missing path": {"POST", file + "/batch", `{"files":[{"path":"a","content":""},{"content":""}]}`, nil, fault.ParameterMissing, "files[1].path"},
+		"batch, no content":        {"POST", file + "/batch", `{"files":[{"path":"a"}]}`, nil, fault.ParameterMissing, "files[0].content"},
+		"batch, path empty":        {"POST", file + "/batch", `{"files":[{"path":"","content":""}]}`, nil, fault.ParameterInvalid, "files[0].path"},
+		"batch, path number":       {"POST", file + "/batch", `{"files":[{"path":1,"content":""}]}`, nil, fault.ParameterInvalid, "files[0].path"},
+		"batch, path with NUL":     {"POST", file + "/batch", `{"files":[{"path":"a\u0000","content":""}]}`, nil, fault.ParameterInvalid, "files[0].path"},
+		"batch, long path":         {"POST", file + "/batch", `{"files":[{"path":"` + strings.Repeat("é", 2049) + `","content":""}]}`, nil, fault.ParameterInvalid, "files[0].path"},
+		"batch, no base64":         {"POST", file + "/batch", `{"files":[{"path":"a","content":""},{"path":"b","content":"YQ"}]}`, nil, fault.ParameterInvalid, "files[1].content"},
+		"batch, mode":              {"POST", file + "/batch", `{"files":[{"path":"a","content":"","mode":"4755"}]}`, nil, fault.ParameterInvalid, "files[0].mode"},
+		"batch, unknown field":     {"POST", file + "/batch", `{"files":[{"path":"a","content":"","owner":"root"}]}`, nil, fault.ParameterInvalid, "files[0].owner"},
+		"batch, no object":         {"POST", file + "/batch", `{"files":["a"]}`, nil, fault.ParameterInvalid, "files[0]"},
+		"batch, key twice":         {"POST", file + "/batch", `{"files":[{"path":"a","path":"b","content":""}]}`, nil, fault.ParameterInvalid, "files[0].path"},
+		"batch, no sandbox id":     {"POST", boxes + "/x/files/batch", `{"files":[{"path":"a","content":""}]}`, nil, fault.SandboxNotFound, ""},
+		"append before the start":  {"PUT", file + "/content?path=a&append_at=-1", ``, nil, fault.ParameterInvalid, "append_at"},
+		"append at a word":         {"PUT", file + "/content?path=a&append_at=end", ``, nil, fault.ParameterInvalid, "append_at"},
+		"append at too much":       {"PUT", file + "/content?path=a&append_at=9223372036854775808", ``, nil, fault.ParameterInvalid, "append_at"},
+		"put, other type":          {"PUT", file + "/content?path=a", `x`, kind("application/x-tar"), fault.BodyInvalid, ""},
+		"range without bytes":      {"GET", file + "?path=a", ``, ranged("bytes=a-b"), fault.ParameterInvalid, "Range"},
+		"range empty":              {"GET", file + "?path=a", ``, ranged(""), fault.ParameterInvalid, "Range"},
+		"range backwards":          {"GET", file + "?path=a", ``, ranged("bytes=2-1"), fault.ParameterInvalid, "Range"},
+		"remove without path":      {"DELETE", file, ``, nil, fault.ParameterMissing, "path"},
+		"remove, recursive word":   {"DELETE", file + "?path=a&recursive=yes", ``, nil, fault.ParameterInvalid, "recursive"},
+		"remove, recursive empty":  {"DELETE", file + "?path=a&recursive=", ``, nil, fault.ParameterInvalid, "recursive"},
+		"remove with a body":       {"DELETE", file + "?path=a", `{"recursive":true}`, nil, fault.BodyInvalid, ""},
+		"remove, unknown query":    {"DELETE", file + "?path=a&force=true", ``, nil, fault.ParameterInvalid, "force"},
+		"move without to":          {"POST", file + "/move", `{"from":"a"}`, nil, fault.ParameterMissing, "to"},
+		"move, from empty":         {"POST", file + "/move", `{"from":"","to":"b"}`, nil, fault.ParameterInvalid, "from"},
+		"move, to with NUL":        {"POST", file + "/move", `{"from":"a","to":"\u0000"}`, nil, fault.ParameterInvalid, "to"},
+		"move, replace word":       {"POST", file + "/move", `{"from":"a","to":"b","replace":"yes"}`, nil, fault.ParameterInvalid, "replace"},
+		"list, depth 0":            {"GET", file + "/list?depth=0", ``, nil, fault.ParameterInvalid, "depth"},
+		"list, depth 33":           {"GET", file + "/list?depth=33", ``, nil, fault.ParameterInvalid, "depth"},
+		"list, limit 0":            {"GET", file + "/list?limit=0", ``, nil, fault.ParameterInvalid, "limit"},
+		"list, limit 1001":         {"GET", file + "/list?limit=1001", ``, nil, fault.ParameterInvalid, "limit"},
+		"list, path empty":         {"GET", file + "/list?path=", ``, nil, fault.ParameterInvalid, "path"},
+		"list, path with NUL":      {"GET", file + "/list?path=%00", ``, nil, fault.ParameterInvalid, "path"},
+		"list, by an id":           {"GET", file + "/list?starting_after=a", ``, nil, fault.ParameterInvalid, "starting_after"},
+		"list, no sandbox id":      {"GET", boxes + "/x/files/list", ``, nil, fault.SandboxNotFound, ""},
+		"stat without path":        {"GET", file + "/stat", ``, nil, fault.ParameterMissing, "path"},
+		"stat, long path":          {"GET", file + "/stat?path=" + strings.Repeat("a", 4097), ``, nil, fault.ParameterInvalid, "path"},
+		"stat by POST":             {"POST", file + "/stat", `{"path":"a"}`, nil, fault.RouteNotFound, ""},
+		"dirs without path":        {"POST", box + "/dirs", `{}`, nil, fault.ParameterMissing, "path"},
+		"dirs, mode":               {"POST", box + "/dirs", `{"path":"a","mode":"rwx"}`, nil, fault.ParameterInvalid, "mode"},
+		"dirs, sticky mode":        {"POST", box + "/dirs", `{"path":"a","mode":"1777"}`, nil, fault.ParameterInvalid, "mode"},
+		"archive without path":     {"GET", box + "/archive", ``, nil, fault.ParameterMissing, "path"},
+		"archive, format":          {"GET", box + "/archive?path=a&format=zip", ``, nil, fault.ParameterInvalid, "format"},
+		"archive, owners":          {"PUT", box + "/archive?path=a&owners=root", ``, nil, fault.ParameterInvalid, "owners"},
+		"archive, other type":      {"PUT", box + "/archive?path=a", `x`, kind("application/zip"), fault.BodyInvalid, ""},
+		"archive, as JSON":         {"PUT", box + "/archive?path=a", `{}`, kind("application/json"), fault.BodyInvalid, ""},
+		"archive, twice encoded":   {"PUT", box + "/archive?path=a", `x`, func(r *http.Request) { asBytes(r); r.Header.Set("Content-Encoding", "gzip") }, fault.BodyInvalid, ""},
+		"archive by POST":          {"POST", box + "/archive?path=a", ``, nil, fault.RouteNotFound, ""},
+		"watch without path":       {"GET", file + "/watch", ``, nil, fault.ParameterMissing, "path"},
+		"watch, recursive number":  {"GET", file + "/watch?path=a&recursive=2", ``, nil, fault.ParameterInvalid, "recursive"},
+		"watch with a ticket":      {"GET", file + "/watch?path=a&ticket=mvt_", ``, nil, fault.ParameterInvalid, "ticket"},
+		"watch, no sandbox id":     {"GET", boxes + "/x/files/watch?path=a", ``, nil, fault.SandboxNotFound, ""},
 	} {
 		t.Run(name, func(t *testing.T) {
 			var edits []func(*http.Request)

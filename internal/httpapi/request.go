@@ -9,6 +9,7 @@ import (
 	"mime"
 	"net/http"
 	"net/url"
+	"slices"
 	"sort"
 	"strconv"
 	"strings"
@@ -38,7 +39,7 @@ func checkQuery(r *http.Request, to route) error {
 			return fault.Param(name, "%s came %d times; send it once", name, len(values))
 		case values[0] == "":
 			return fault.Param(name, "%s is empty; give it a value or leave it out", name)
-		case !utf8.ValidString(values[0]):
+		case !to.bytes[name] && !utf8.ValidString(values[0]):
 			return fault.Param(name, "%s is not UTF-8; encode it so", name)
 		}
 	}
@@ -80,13 +81,13 @@ func checkHeader(r *http.Request, to route) error {
 	if to.stream && given == "" {
 		return nil // curl -T and others send none with bytes
 	}
-	want := "application/json"
+	want := []string{"application/json"}
 	if to.stream {
-		want = "application/octet-stream"
+		want = to.types
 	}
 	kind, params, err := mime.ParseMediaType(given)
-	if err != nil || kind != want || (params["charset"] != "" && !strings.EqualFold(params["charset"], "utf-8")) {
-		return fault.New(fault.BodyInvalid, "the body's type is not taken here; send 'Content-Type: %s'", want)
+	if err != nil || !slices.Contains(want, kind) || (params["charset"] != "" && !strings.EqualFold(params["charset"], "utf-8")) {
+		return fault.New(fault.BodyInvalid, "the body's type is not taken here; send 'Content-Type: %s'", want[0])
 	}
 	return nil
 }
@@ -214,6 +215,15 @@ func pathOf(open []frame) string {
 		} else {
 			parts = append(parts, printable(f.key))
 		}
+	}
+	return fieldName(parts)
+}
+
+// fieldName is the name of a field of a body as errors have it. The files of a
+// batch, the one list of objects that there is, are numbered in brackets.
+func fieldName(parts []string) string {
+	if len(parts) > 1 && parts[0] == "files" {
+		return strings.Join(append([]string{"files[" + parts[1] + "]"}, parts[2:]...), ".")
 	}
 	return strings.Join(parts, ".")
 }

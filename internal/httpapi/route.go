@@ -12,12 +12,13 @@ import (
 // needed before the generated code runs.
 type route struct {
 	query   map[string]bool // its query parameters
+	bytes   map[string]bool // those that need not be UTF-8: paths
 	keyless bool
-	ticket  bool   // a ticket does instead of a key
-	json    bool   // has a JSON body
-	bodied  bool   // the JSON body must be there
-	stream  bool   // has a body that is streamed and never held
-	base64  string // the field of the JSON body that is base64, or ""
+	ticket  bool     // a ticket does instead of a key
+	json    bool     // has a JSON body
+	bodied  bool     // the JSON body must be there
+	stream  bool     // has a body that is streamed and never held
+	types   []string // that a streamed body may have
 }
 
 var methods = []string{http.MethodGet, http.MethodPost, http.MethodPut, http.MethodPatch, http.MethodDelete}

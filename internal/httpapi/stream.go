@@ -64,11 +64,7 @@ func (l longReply) VisitOpenTerminalResponse(w http.ResponseWriter) error { retu
 // holds no more than one event; a caller that does not take that one in time is
 // cut off (see exchange.Write), and what a slow one misses the follower tells.
 func (s *server) stream(ctx context.Context, x *exchange, w http.ResponseWriter, follower Follower) error {
-	header := w.Header()
-	header.Set("Content-Type", "text/event-stream")
-	header.Set("Cache-Control", "no-store")
-	header.Set("X-Accel-Buffering", "no") // nginx would hold events back
-	w.WriteHeader(http.StatusOK)
+	beginEvents(w)
 	err := x.send(nil) // the caller knows that it is there before the first event
 	for err == nil {
 		var event execution.Event
@@ -96,6 +92,15 @@ func (s *server) stream(ctx context.Context, x *exchange, w http.ResponseWriter,
 	}
 	s.logCause(ctx, x, f)
 	return x.send(encodeEvent("", "error", gen.StreamError{Code: wireCode(f), Message: f.Message}))
+}
+
+// beginEvents writes the header of a reply of server-sent events.
+func beginEvents(w http.ResponseWriter) {
+	header := w.Header()
+	header.Set("Content-Type", "text/event-stream")
+	header.Set("Cache-Control", "no-store")
+	header.Set("X-Accel-Buffering", "no") // nginx would hold events back
+	w.WriteHeader(http.StatusOK)
 }
 
 // nextEvent is the next event, or none when there was none for a while.

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"net/http"
 	"strings"
+	"sync"
 
 	"github.com/getkin/kin-openapi/openapi3"
 	"github.com/getkin/kin-openapi/openapi3filter"
@@ -20,6 +21,7 @@ import (
 
 // loadSpecification reads the routes and the checks from the specification.
 func (s *server) loadSpecification() error {
+	checkBase64()
 	document, err := openapi3.NewLoader().LoadFromData(api.Specification)
 	if err != nil {
 		return fmt.Errorf("load specification: %w", err)
@@ -53,12 +55,22 @@ func (s *server) loadSpecification() error {
 	return nil
 }
 
+// checkBase64 makes the validator as strict as the decoder behind it, which would
+// not say where it fails.
+var checkBase64 = sync.OnceFunc(func() {
+	openapi3.DefineStringFormatValidator("byte", openapi3.NewCallbackValidator(func(text string) error {
+		_, err := base64.StdEncoding.DecodeString(text)
+		return err
+	}))
+})
+
 func describe(document *openapi3.T, item *openapi3.PathItem, operation *openapi3.Operation) route {
-	r := route{query: map[string]bool{}}
+	r := route{query: map[string]bool{}, bytes: map[string]bool{}}
 	for _, list := range []openapi3.Parameters{item.Parameters, operation.Parameters} {
 		for _, parameter := range list {
 			if parameter.Value.In == openapi3.ParameterInQuery {
 				r.query[parameter.Value.Name] = true
+				_, r.bytes[parameter.Value.Name] = parameter.Value.Extensions["x-any-bytes"]
 			}
 		}
 	}
@@ -78,16 +90,23 @@ func describe(document *openapi3.T, item *openapi3.PathItem, operation *openapi3
 		content := operation.RequestBody.Value.Content
 		r.json = content["application/json"] != nil
 		r.bodied = operation.RequestBody.Value.Required
-		if r.json {
-			for name, field := range content["application/json"].Schema.Value.Properties {
-				if field.Value.Format == "byte" {
-					r.base64 = name
-				}
-			}
-		}
-		r.stream = content["application/octet-stream"] != nil
+		r.stream = content[octets] != nil
+		r.types = append([]string{octets}, otherTypes(operation.RequestBody.Value)...)
 	}
 	return r
+}
+
+const octets = "application/octet-stream"
+
+// otherTypes are those that a streamed body may have, too. Generated code has
+// room for one.
+func otherTypes(body *openapi3.RequestBody) []string {
+	var types []string
+	list, _ := body.Extensions["x-other-types"].([]any)
+	for _, one := range list {
+		types = append(types, fmt.Sprint(one))
+	}
+	return types
 }
 
 func (s *server) validator(document *openapi3.T, options openapi3filter.Options) func(http.Handler) http.Handler {
@@ -143,7 +162,7 @@ func violation(query string, broken *openapi3.SchemaError) error {
 		broken = inner
 	}
 	name := query
-	if at := printable(strings.Join(broken.JSONPointer(), ".")); query == "" {
+	if at := printable(fieldName(broken.JSONPointer())); query == "" {
 		name = at
 	}
 	if broken.SchemaField == "required" {
@@ -245,20 +264,19 @@ func expect(ref *openapi3.SchemaRef) string {
 }
 
 // failDecode replies to what the generated decoders refuse. After the
-// validator only little is left: numbers that fit no int, and bad base64.
+// validator only little is left: numbers that fit no int.
 func (s *server) failDecode(w http.ResponseWriter, r *http.Request, err error) {
-	s.fail(w, r, undecodable(err, s.routes[exchangeOf(r.Context()).pattern].base64))
+	s.fail(w, r, undecodable(err))
 }
 
-// undecodable words what a decoder refuses. base64 names the field that is so.
-func undecodable(err error, base64Field string) error {
+// undecodable words what a decoder refuses.
+func undecodable(err error) error {
 	var (
 		known    *fault.Error
 		many     *gen.TooManyValuesForParamError
 		format   *gen.InvalidParamFormatError
 		required *gen.RequiredParamError
 		unfit    *json.UnmarshalTypeError
-		base     base64.CorruptInputError
 	)
 	switch {
 	case errors.As(err, &known):
@@ -271,8 +289,6 @@ func undecodable(err error, base64Field string) error {
 		return fault.Param(unfit.Field, "%s is no %s that fits; see /openapi.yaml for its range", unfit.Field, unfit.Type)
 	case errors.As(err, &many):
 		return fault.Param(many.ParamName, "%s came %d times; send it once", many.ParamName, many.Count)
-	case errors.As(err, &base):
-		return fault.Param(base64Field, "%s is not standard base64 with padding; encode it so", base64Field)
 	default:
 		return fault.New(fault.BodyInvalid, "the body is not what this route takes; see /openapi.yaml")
 	}

@@ -2,19 +2,21 @@ package sandbox
 
 import (
 	"context"
-	"errors"
 	"io"
+	"path"
 	"strings"
-	"sync"
-	"sync/atomic"
-	"time"
 
 	"github.com/microvmd/microvm/internal/fault"
 	"github.com/microvmd/microvm/internal/guestwire"
 )
 
-// Files reads and writes files of running sandboxes through their agents. It
-// holds no file in memory and opens no path on the host.
+// Files does what is done with files of running sandboxes, through their agents.
+// It holds no file in memory and opens no path on the host. A path is absolute
+// or relative to the image's working directory; what is wrong with a request is
+// said before its sandbox hears of it.
+//
+// A call of which the guest says nothing for StepTimeout fails: how long the
+// caller takes to send and to read does not count.
 type Files struct {
 	sandboxes *Manager
 }
@@ -22,137 +24,81 @@ type Files struct {
 // NewFiles makes a Files over a manager.
 func NewFiles(m *Manager) *Files { return &Files{sandboxes: m} }
 
-// Read opens a file. A relative path is relative to the image's working
-// directory. The body ends at size or fails; a transfer that does not move for
-// StepTimeout fails.
-func (f *Files) Read(ctx context.Context, id, path string) (body io.ReadCloser, size int64, err error) {
-	if err := checkPath(path); err != nil {
-		return nil, 0, err
-	}
+// call makes one call to the agent of a running sandbox.
+func (f *Files) call(ctx context.Context, id string, special refusals, do func(context.Context, *guestwire.Client) error) error {
 	session, err := f.sandboxes.Use(ctx, id)
 	if err != nil {
-		return nil, 0, err
-	}
-	ctx, guard := f.guard(ctx, session)
-	content, info, err := session.Agent().ReadFile(ctx, path, guestwire.Whole)
-	if err != nil {
-		guard.stop()
-		return nil, 0, fileFault(session, err)
-	}
-	return &guardedBody{guardedReader: guardedReader{from: content, guard: guard}, body: content}, info.Length, nil
-}
-
-// Write writes a file from content; it appears whole or not at all. mode is
-// the permission bits, 0 to 0777. Missing parent directories are made.
-func (f *Files) Write(ctx context.Context, id, path string, mode uint32, content io.Reader) (guestwire.Entry, error) {
-	if err := checkPath(path); err != nil {
-		return guestwire.Entry{}, err
-	}
-	if mode > 0o777 {
-		return guestwire.Entry{}, fault.Param("mode", "mode must be octal permission bits, 0000 to 0777")
-	}
-	session, err := f.sandboxes.Use(ctx, id)
-	if err != nil {
-		return guestwire.Entry{}, err
+		return err
 	}
 	ctx, guard := f.guard(ctx, session)
 	defer guard.stop()
-	source := &guardedReader{from: content, guard: guard}
-	info, err := session.Agent().WriteFile(ctx, path, mode, source)
-	if failed := source.failed.Load(); failed != nil {
-		return guestwire.Entry{}, *failed // the caller's side broke, not the guest's
-	}
-	if err != nil {
-		return guestwire.Entry{}, fileFault(session, err)
-	}
-	return info, nil
-}
-
-func checkPath(path string) error {
-	if path == "" {
-		return &fault.Error{Code: fault.ParameterMissing, Param: "path", Message: "path is required: absolute, or relative to the working directory"}
-	}
-	if len(path) > guestwire.MaxPath || strings.ContainsRune(path, 0) {
-		return fault.Param("path", "path must be at most %d bytes and hold no NUL", guestwire.MaxPath)
+	if err := do(ctx, session.Agent()); err != nil {
+		return special.fault(session, err)
 	}
 	return nil
 }
 
-// fileFault turns what the agent's client said into what a caller may see.
-func fileFault(s *Session, err error) error {
-	var refusal *guestwire.Error
-	switch {
-	case errors.As(err, &refusal):
-		switch refusal.Code {
-		case guestwire.FileNotFound:
-			return fault.New(fault.FileNotFound, "no such file in the sandbox")
-		case guestwire.NotAFile:
-			return fault.Param("path", "path names something that is no regular file")
-		case guestwire.PermissionDenied, guestwire.BadRequest:
-			return fault.Param("path", "the guest refuses this path")
-		case guestwire.DiskFull:
-			return fault.New(fault.FullGuestDisk, "the sandbox's disk is full; remove files or create another sandbox")
-		}
-	case errors.Is(err, guestwire.ErrProtocol):
-		s.AgentFailed(err)
-	case s.life.ctx.Err() != nil:
-		return s.life.owner.gone()
+// send makes a call that passes content on to the guest.
+func (f *Files) send(ctx context.Context, id string, special refusals, content io.Reader, do func(context.Context, *guestwire.Client, io.Reader) error) error {
+	session, err := f.sandboxes.Use(ctx, id)
+	if err != nil {
+		return err
 	}
-	return fault.Wrap(err, fault.GuestUnreachable, "the guest did not answer; try again, or create another sandbox")
-}
-
-// guard ends a transfer that stands still: a guest may drip for ever.
-type guard struct {
-	cancel context.CancelFunc
-	timer  *time.Timer
-	limit  time.Duration
-	once   sync.Once
-	unbind context.CancelFunc
-}
-
-func (f *Files) guard(ctx context.Context, s *Session) (context.Context, *guard) {
-	ctx, unbind := s.Bind(ctx)
-	ctx, cancel := context.WithCancel(ctx)
-	limit := f.sandboxes.limits().StepTimeout
-	return ctx, &guard{cancel: cancel, unbind: func() { unbind(); s.Release() }, limit: limit, timer: time.AfterFunc(limit, cancel)}
-}
-
-func (g *guard) moved() { g.timer.Reset(g.limit) }
-
-func (g *guard) stop() {
-	g.once.Do(func() {
-		g.timer.Stop()
-		g.cancel()
-		g.unbind()
-	})
-}
-
-// guardedReader is the source of a transfer. It is no io.Closer on purpose: the
-// transport closes a body when it is sent, and the reply is still to come.
-type guardedReader struct {
-	from   io.Reader
-	guard  *guard
-	failed atomic.Pointer[error] // what from failed with, other than io.EOF
-}
-
-func (r *guardedReader) Read(p []byte) (int, error) {
-	n, err := r.from.Read(p)
-	if n > 0 {
-		r.guard.moved()
+	ctx, guard := f.guard(ctx, session)
+	defer guard.stop()
+	source := &guardedSource{from: content, guard: guard}
+	err = do(ctx, session.Agent(), source)
+	if failed := source.failed.Load(); failed != nil {
+		return *failed // the caller's side broke, not the guest's
 	}
-	if err != nil && !errors.Is(err, io.EOF) {
-		r.failed.Store(&err)
+	if err != nil {
+		return special.fault(session, err)
 	}
-	return n, err
+	return nil
 }
 
-// guardedBody is a file on its way to the caller.
-type guardedBody struct {
-	guardedReader
-	body io.Closer
+// receive makes a call whose reply is passed on. Closing it ends the call.
+func (f *Files) receive(ctx context.Context, id string, special refusals, do func(context.Context, *guestwire.Client) (io.ReadCloser, error)) (io.ReadCloser, error) {
+	session, err := f.sandboxes.Use(ctx, id)
+	if err != nil {
+		return nil, err
+	}
+	ctx, guard := f.guard(ctx, session)
+	content, err := do(ctx, session.Agent())
+	if err != nil {
+		guard.stop()
+		return nil, special.fault(session, err)
+	}
+	guard.pause()
+	return &guardedBody{body: content, guard: guard, session: session}, nil
 }
 
-func (b *guardedBody) Close() error {
-	defer b.guard.stop()
-	return b.body.Close()
+// checkPath refuses what is no path; name is that of its parameter.
+func checkPath(name, text string) error {
+	if text == "" {
+		return &fault.Error{Code: fault.ParameterMissing, Param: name, Message: name + " is missing; it must be absolute, or relative to the working directory"}
+	}
+	if len(text) > guestwire.MaxPath || strings.ContainsRune(text, 0) {
+		return fault.Param(name, "%s must have at most %d bytes and hold no NUL", name, guestwire.MaxPath)
+	}
+	return nil
 }
+
+// checkMode refuses what is more than permission bits.
+func checkMode(name string, mode uint32) error {
+	if mode > 0o777 {
+		return fault.Param(name, "%s must be octal permission bits, 0000 to 0777", name)
+	}
+	return nil
+}
+
+// absolute is where a path leads by its text.
+func absolute(workdir, text string) string {
+	if path.IsAbs(text) {
+		return path.Clean(text)
+	}
+	return path.Join("/", workdir, text)
+}
+
+// workdir is what relative paths are relative to.
+func (s *Session) workdir() string { return s.life.owner.plan.Image.Workdir }

@@ -7,12 +7,46 @@ import (
 	"time"
 )
 
+// Defines values for ArchiveFormat.
+const (
+	ArchiveFormatTar   ArchiveFormat = "tar"
+	ArchiveFormatTarGz ArchiveFormat = "tar.gz"
+)
+
+// Valid indicates whether the value is a known member of the ArchiveFormat enum.
+func (e ArchiveFormat) Valid() bool {
+	switch e {
+	case ArchiveFormatTar:
+		return true
+	case ArchiveFormatTarGz:
+		return true
+	default:
+		return false
+	}
+}
+
+// Defines values for ArchiveUnpackedObject.
+const (
+	ArchiveUnpackedObjectArchiveUnpacked ArchiveUnpackedObject = "archive_unpacked"
+)
+
+// Valid indicates whether the value is a known member of the ArchiveUnpackedObject enum.
+func (e ArchiveUnpackedObject) Valid() bool {
+	switch e {
+	case ArchiveUnpackedObjectArchiveUnpacked:
+		return true
+	default:
+		return false
+	}
+}
+
 // Defines values for ErrorCode.
 const (
 	ErrorCodeBodyInvalid           ErrorCode = "body_invalid"
 	ErrorCodeExecutionNotFound     ErrorCode = "execution_not_found"
 	ErrorCodeExecutionNotRunning   ErrorCode = "execution_not_running"
 	ErrorCodeExecutionNotTTY       ErrorCode = "execution_not_tty"
+	ErrorCodeFileConflict          ErrorCode = "file_conflict"
 	ErrorCodeFileNotFound          ErrorCode = "file_not_found"
 	ErrorCodeForbidden             ErrorCode = "forbidden"
 	ErrorCodeGuestDiskFull         ErrorCode = "guest_disk_full"
@@ -24,6 +58,7 @@ const (
 	ErrorCodeParameterMissing      ErrorCode = "parameter_missing"
 	ErrorCodePayloadTooLarge       ErrorCode = "payload_too_large"
 	ErrorCodeQueueUnreachable      ErrorCode = "queue_unreachable"
+	ErrorCodeRangeInvalid          ErrorCode = "range_invalid"
 	ErrorCodeRateLimited           ErrorCode = "rate_limited"
 	ErrorCodeResourceAlreadyExists ErrorCode = "resource_already_exists"
 	ErrorCodeRouteNotFound         ErrorCode = "route_not_found"
@@ -44,6 +79,8 @@ func (e ErrorCode) Valid() bool {
 	case ErrorCodeExecutionNotRunning:
 		return true
 	case ErrorCodeExecutionNotTTY:
+		return true
+	case ErrorCodeFileConflict:
 		return true
 	case ErrorCodeFileNotFound:
 		return true
@@ -66,6 +103,8 @@ func (e ErrorCode) Valid() bool {
 	case ErrorCodePayloadTooLarge:
 		return true
 	case ErrorCodeQueueUnreachable:
+		return true
+	case ErrorCodeRangeInvalid:
 		return true
 	case ErrorCodeRateLimited:
 		return true
@@ -340,6 +379,66 @@ const (
 func (e FileObject) Valid() bool {
 	switch e {
 	case FileObjectFile:
+		return true
+	default:
+		return false
+	}
+}
+
+// Defines values for FileBatchWrittenObject.
+const (
+	FileBatchWrittenObjectFileBatch FileBatchWrittenObject = "file_batch"
+)
+
+// Valid indicates whether the value is a known member of the FileBatchWrittenObject enum.
+func (e FileBatchWrittenObject) Valid() bool {
+	switch e {
+	case FileBatchWrittenObjectFileBatch:
+		return true
+	default:
+		return false
+	}
+}
+
+// Defines values for FileRemovedObject.
+const (
+	FileRemovedObjectFileRemoved FileRemovedObject = "file_removed"
+)
+
+// Valid indicates whether the value is a known member of the FileRemovedObject enum.
+func (e FileRemovedObject) Valid() bool {
+	switch e {
+	case FileRemovedObjectFileRemoved:
+		return true
+	default:
+		return false
+	}
+}
+
+// Defines values for FileType.
+const (
+	FileTypeDevice    FileType = "device"
+	FileTypeDirectory FileType = "directory"
+	FileTypeFifo      FileType = "fifo"
+	FileTypeFile      FileType = "file"
+	FileTypeSocket    FileType = "socket"
+	FileTypeSymlink   FileType = "symlink"
+)
+
+// Valid indicates whether the value is a known member of the FileType enum.
+func (e FileType) Valid() bool {
+	switch e {
+	case FileTypeDevice:
+		return true
+	case FileTypeDirectory:
+		return true
+	case FileTypeFifo:
+		return true
+	case FileTypeFile:
+		return true
+	case FileTypeSocket:
+		return true
+	case FileTypeSymlink:
 		return true
 	default:
 		return false
@@ -643,6 +742,70 @@ func (e TicketCreateMethod) Valid() bool {
 	}
 }
 
+// Defines values for WriteArchiveParamsOwners.
+const (
+	WriteArchiveParamsOwnersKeep WriteArchiveParamsOwners = "keep"
+	WriteArchiveParamsOwnersUser WriteArchiveParamsOwners = "user"
+)
+
+// Valid indicates whether the value is a known member of the WriteArchiveParamsOwners enum.
+func (e WriteArchiveParamsOwners) Valid() bool {
+	switch e {
+	case WriteArchiveParamsOwnersKeep:
+		return true
+	case WriteArchiveParamsOwnersUser:
+		return true
+	default:
+		return false
+	}
+}
+
+// ArchiveFormat The form of an archive.
+//
+// Examples: tar
+type ArchiveFormat string
+
+// ArchiveUnpacked What was unpacked.
+type ArchiveUnpacked struct {
+	// Bytes The size of their content in all, in bytes.
+	//
+	// Examples: 1048576
+	Bytes int64 `json:"bytes"`
+
+	// Entries How many members there were.
+	//
+	// Examples: 42
+	Entries int64 `json:"entries"`
+
+	// Object Always `archive_unpacked`.
+	//
+	// Examples: archive_unpacked
+	Object ArchiveUnpackedObject `json:"object"`
+}
+
+// ArchiveUnpackedObject Always `archive_unpacked`.
+//
+// Examples: archive_unpacked
+type ArchiveUnpackedObject string
+
+// DirectoryMake A directory to make.
+type DirectoryMake struct {
+	// Mode Permission bits of a directory, octal.
+	//
+	// Examples: 0700
+	Mode *DirectoryMode `json:"mode,omitempty"`
+
+	// Path A path in the guest. At most 4096 bytes, no NUL.
+	//
+	// Examples: main.py
+	Path FilePath `json:"path"`
+}
+
+// DirectoryMode Permission bits of a directory, octal.
+//
+// Examples: 0700
+type DirectoryMode = string
+
 // Env Environment variables. At most 100, of together at most 64 KiB of names and values; names are
 // not empty and hold no `=`, neither holds NUL.
 //
@@ -671,7 +834,7 @@ type ErrorDetail struct {
 	// Examples: no sandbox has this id; list sandboxes to see those that exist
 	Message string `json:"message"`
 
-	// Param The body field (`tags.job`, `args.0`) or query parameter at fault, or null.
+	// Param The body field (`tags.job`, `args.0`, `files[3].path`) or query parameter at fault, or null.
 	//
 	// Examples: vcpus
 	Param *string `json:"param"`
@@ -700,6 +863,11 @@ type ErrorReply struct {
 //
 // Examples: invalid_request_error
 type ErrorType string
+
+// ExactPath The exact bytes in standard base64, when they are no UTF-8; null otherwise.
+//
+// Examples: /3NyYw==
+type ExactPath = string
 
 // Execution One command run in a sandbox.
 type Execution struct {
@@ -996,27 +1164,62 @@ type ExecutionStdinWrite struct {
 	Offset int64 `json:"offset"`
 }
 
-// File A file that was written.
+// File What is at a path in the guest.
 type File struct {
-	// Mode Its permission bits, octal.
+	// GID The number of its group in the guest.
+	//
+	// Examples: 1000
+	GID int64 `json:"gid"`
+
+	// Mode Its permission bits, four octal digits; the first is of setuid (4), setgid (2) and sticky (1).
 	//
 	// Examples: 0644
 	Mode string `json:"mode"`
+
+	// Modified When its content changed last by the guest's word, UTC.
+	//
+	// Examples: 2026-11-30T09:15:04.120Z
+	Modified time.Time `json:"modified"`
 
 	// Object Always `file`.
 	//
 	// Examples: file
 	Object FileObject `json:"object"`
 
-	// Path Its absolute path in the guest.
+	// Path Its absolute path in the guest. What is no UTF-8 in it is U+FFFD.
 	//
 	// Examples: /workspace/main.py
 	Path string `json:"path"`
+
+	// PathBase64 The exact bytes in standard base64, when they are no UTF-8; null otherwise.
+	//
+	// Examples: /3NyYw==
+	PathBase64 *ExactPath `json:"path_base64"`
 
 	// Size Its size, in bytes.
 	//
 	// Examples: 15
 	Size int64 `json:"size"`
+
+	// Target Of a symlink what it says; null of anything else. What is no UTF-8 in it is U+FFFD.
+	//
+	// Examples: main.py
+	Target *string `json:"target"`
+
+	// TargetBase64 The exact bytes in standard base64, when they are no UTF-8; null otherwise.
+	//
+	// Examples: /3NyYw==
+	TargetBase64 *ExactPath `json:"target_base64"`
+
+	// Type What kind of thing it is.
+	//
+	// Examples: file
+	Type FileType `json:"type"`
+
+	// UID The number of its owner in the guest.
+	//
+	// Examples: 1000
+	UID int64 `json:"uid"`
 }
 
 // FileObject Always `file`.
@@ -1024,15 +1227,158 @@ type File struct {
 // Examples: file
 type FileObject string
 
+// FileBatch Files to write, all or none.
+type FileBatch struct {
+	// Files The files.
+	Files []FileWrite `json:"files"`
+}
+
+// FileBatchWritten Files that were written together.
+type FileBatchWritten struct {
+	// Data The files, in the order of the request.
+	Data []File `json:"data"`
+
+	// Object Always `file_batch`.
+	//
+	// Examples: file_batch
+	Object FileBatchWrittenObject `json:"object"`
+}
+
+// FileBatchWrittenObject Always `file_batch`.
+//
+// Examples: file_batch
+type FileBatchWrittenObject string
+
+// FileChange The data of the events `created`, `modified`, `removed` and `moved` of a watch.
+type FileChange struct {
+	// Directory Whether it is a directory.
+	//
+	// Examples: false
+	Directory bool `json:"directory"`
+
+	// From Of what was moved its path before; null otherwise.
+	//
+	// Examples: /workspace/main.py.tmp
+	From *string `json:"from"`
+
+	// FromBase64 The exact bytes in standard base64, when they are no UTF-8; null otherwise.
+	//
+	// Examples: /3NyYw==
+	FromBase64 *ExactPath `json:"from_base64"`
+
+	// Path The absolute path of what changed. What is no UTF-8 in it is U+FFFD.
+	//
+	// Examples: /workspace/main.py
+	Path string `json:"path"`
+
+	// PathBase64 The exact bytes in standard base64, when they are no UTF-8; null otherwise.
+	//
+	// Examples: /3NyYw==
+	PathBase64 *ExactPath `json:"path_base64"`
+}
+
+// FileList One page of what is in a directory.
+type FileList struct {
+	// Data The entries.
+	Data []File `json:"data"`
+
+	// HasMore Whether there is more in the direction that was asked for.
+	//
+	// Examples: false
+	HasMore HasMore `json:"has_more"`
+
+	// Object Always `list`.
+	//
+	// Examples: list
+	Object ListObject `json:"object"`
+
+	// URL The path of this list.
+	//
+	// Examples: /v1/sandboxes
+	URL ListURL `json:"url"`
+}
+
 // FileMode Permission bits, octal.
 //
 // Examples: 0755
 type FileMode = string
 
+// FileMove What to move, and where to.
+type FileMove struct {
+	// From A path in the guest. At most 4096 bytes, no NUL.
+	//
+	// Examples: main.py
+	From FilePath `json:"from"`
+
+	// Replace Whether what is at `to` is replaced.
+	//
+	// Examples: true
+	Replace *bool `json:"replace,omitempty"`
+
+	// To A path in the guest. At most 4096 bytes, no NUL.
+	//
+	// Examples: main.py
+	To FilePath `json:"to"`
+}
+
+// FileOverflow The data of the event `overflow` of a watch, after which the watch goes on.
+type FileOverflow struct {
+	// Message For people. It says what to do next.
+	//
+	// Examples: changes were missed; list the directory to see what is there now
+	Message string `json:"message"`
+}
+
 // FilePath A path in the guest. At most 4096 bytes, no NUL.
 //
 // Examples: main.py
 type FilePath = string
+
+// FileRemoved What was removed.
+type FileRemoved struct {
+	// Entries How many files, directories and others were removed in all.
+	//
+	// Examples: 42
+	Entries int64 `json:"entries"`
+
+	// Object Always `file_removed`.
+	//
+	// Examples: file_removed
+	Object FileRemovedObject `json:"object"`
+
+	// Path The path as it was asked for. What is no UTF-8 in it is U+FFFD.
+	//
+	// Examples: build
+	Path string `json:"path"`
+
+	// PathBase64 The exact bytes in standard base64, when they are no UTF-8; null otherwise.
+	//
+	// Examples: /3NyYw==
+	PathBase64 *ExactPath `json:"path_base64"`
+}
+
+// FileRemovedObject Always `file_removed`.
+//
+// Examples: file_removed
+type FileRemovedObject string
+
+// FileType What kind of thing it is.
+//
+// Examples: file
+type FileType string
+
+// FileWatchError The data of the event `error` of a watch, which is its last.
+type FileWatchError struct {
+	// Code The stable name of the error.
+	//
+	// Examples: sandbox_not_found
+	Code ErrorCode `json:"code"`
+
+	// Message For people. It says what to do next.
+	//
+	// Examples: the daemon is stopping; watch again and then list
+	Message string `json:"message"`
+}
 
 // FileWrite A file to write.
 type FileWrite struct {
@@ -1641,6 +1987,9 @@ type EndingBefore = string
 // ExecutionID defines model for ExecutionID.
 type ExecutionID = string
 
+// FileAfter defines model for FileAfter.
+type FileAfter = string
+
 // Limit defines model for Limit.
 type Limit = int
 
@@ -1677,6 +2026,9 @@ type InternalError = ErrorReply
 // NotFound Every error.
 type NotFound = ErrorReply
 
+// RangeInvalid Every error.
+type RangeInvalid = ErrorReply
+
 // RateLimited Every error.
 type RateLimited = ErrorReply
 
@@ -1709,6 +2061,38 @@ type ListSandboxesParams struct {
 	// EndingBefore An id; the page ends before it and holds what is next newer. Not together with `starting_after`.
 	EndingBefore *EndingBefore `form:"ending_before,omitempty" json:"ending_before,omitempty"`
 }
+
+// ReadArchiveParams defines parameters for ReadArchive.
+type ReadArchiveParams struct {
+	// Path The file or directory, absolute or relative to the image's working directory. At most 4096 bytes, no NUL.
+	Path FilePath `form:"path" json:"path"`
+
+	// Format `tar`, or `tar.gz`, which is compressed in the sandbox and costs its processor time.
+	// Without it `Accept` decides, where it asks for `application/gzip`; the default is `tar`.
+	Format *ArchiveFormat `form:"format,omitempty" json:"format,omitempty"`
+
+	// After The path of an entry, absolute as replies have it or relative to `path`; the reply goes on behind
+	// it. It need not be there any more. At most 4096 bytes relative to `path`, no NUL.
+	After *FileAfter `form:"after,omitempty" json:"after,omitempty"`
+}
+
+// WriteArchiveParams defines parameters for WriteArchive.
+type WriteArchiveParams struct {
+	// Path The file or directory, absolute or relative to the image's working directory. At most 4096 bytes, no NUL.
+	Path FilePath `form:"path" json:"path"`
+
+	// Format What the body is: `tar`, or `tar.gz`, which is decompressed in the sandbox. Without it a
+	// body of type `application/gzip` is `tar.gz`, and one of `application/x-tar`,
+	// `application/octet-stream` or no type is `tar`.
+	Format *ArchiveFormat `form:"format,omitempty" json:"format,omitempty"`
+
+	// Owners Whose the members are: `user`, the image's user, or `keep`, the numbers in the archive. Only
+	// `keep` keeps the bits setuid and setgid.
+	Owners *WriteArchiveParamsOwners `form:"owners,omitempty" json:"owners,omitempty"`
+}
+
+// WriteArchiveParamsOwners defines parameters for WriteArchive.
+type WriteArchiveParamsOwners string
 
 // ListExecutionsParams defines parameters for ListExecutions.
 type ListExecutionsParams struct {
@@ -1755,23 +2139,75 @@ type OpenTerminalParams struct {
 	Tail *int `form:"tail,omitempty" json:"tail,omitempty"`
 }
 
+// RemoveFileParams defines parameters for RemoveFile.
+type RemoveFileParams struct {
+	// Path The file or directory, absolute or relative to the image's working directory. At most 4096 bytes, no NUL.
+	Path FilePath `form:"path" json:"path"`
+
+	// Recursive Whether a directory goes with all that is in it.
+	Recursive *bool `form:"recursive,omitempty" json:"recursive,omitempty"`
+}
+
 // ReadFileParams defines parameters for ReadFile.
 type ReadFileParams struct {
-	// Path The file, absolute or relative to the image's working directory. At most 4096 bytes, no NUL.
+	// Path The file or directory, absolute or relative to the image's working directory. At most 4096 bytes, no NUL.
 	Path FilePath `form:"path" json:"path"`
+
+	// Range The part that is wanted, as `bytes=FIRST-LAST`, `bytes=FIRST-` or `bytes=-LENGTH`.
+	Range *string `json:"Range,omitempty"`
+
+	// IfRange An `ETag`; with it `Range` counts only while the file is still the same.
+	IfRange *string `json:"If-Range,omitempty"`
 }
 
 // WriteFileContentParams defines parameters for WriteFileContent.
 type WriteFileContentParams struct {
-	// Path The file, absolute or relative to the image's working directory. At most 4096 bytes, no NUL.
+	// Path The file or directory, absolute or relative to the image's working directory. At most 4096 bytes, no NUL.
 	Path FilePath `form:"path" json:"path"`
 
-	// Mode Permission bits, octal.
+	// Mode Permission bits, octal. Of an append they are for a file that it makes.
 	Mode *FileMode `form:"mode,omitempty" json:"mode,omitempty"`
+
+	// AppendAt The size that the file has now, in bytes; the body is added behind it.
+	AppendAt *int64 `form:"append_at,omitempty" json:"append_at,omitempty"`
+}
+
+// ListFilesParams defines parameters for ListFiles.
+type ListFilesParams struct {
+	// Path The directory, absolute or relative to the image's working directory. At most 4096 bytes, no NUL.
+	Path *string `form:"path,omitempty" json:"path,omitempty"`
+
+	// Depth How many levels to list; 1 is the directory's own entries.
+	Depth *int `form:"depth,omitempty" json:"depth,omitempty"`
+
+	// Limit How many entries to return at most.
+	Limit *int `form:"limit,omitempty" json:"limit,omitempty"`
+
+	// After The path of an entry, absolute as replies have it or relative to `path`; the reply goes on behind
+	// it. It need not be there any more. At most 4096 bytes relative to `path`, no NUL.
+	After *FileAfter `form:"after,omitempty" json:"after,omitempty"`
+}
+
+// StatFileParams defines parameters for StatFile.
+type StatFileParams struct {
+	// Path The file or directory, absolute or relative to the image's working directory. At most 4096 bytes, no NUL.
+	Path FilePath `form:"path" json:"path"`
+}
+
+// WatchFilesParams defines parameters for WatchFiles.
+type WatchFilesParams struct {
+	// Path The file or directory, absolute or relative to the image's working directory. At most 4096 bytes, no NUL.
+	Path FilePath `form:"path" json:"path"`
+
+	// Recursive Whether all directories below are watched, too.
+	Recursive *bool `form:"recursive,omitempty" json:"recursive,omitempty"`
 }
 
 // CreateSandboxJSONRequestBody defines body for CreateSandbox for application/json ContentType.
 type CreateSandboxJSONRequestBody = SandboxCreate
+
+// MakeDirectoryJSONRequestBody defines body for MakeDirectory for application/json ContentType.
+type MakeDirectoryJSONRequestBody = DirectoryMake
 
 // CreateExecutionJSONRequestBody defines body for CreateExecution for application/json ContentType.
 type CreateExecutionJSONRequestBody = ExecutionCreate
@@ -1790,6 +2226,12 @@ type ExtendSandboxJSONRequestBody = SandboxExtend
 
 // WriteFileJSONRequestBody defines body for WriteFile for application/json ContentType.
 type WriteFileJSONRequestBody = FileWrite
+
+// WriteFilesJSONRequestBody defines body for WriteFiles for application/json ContentType.
+type WriteFilesJSONRequestBody = FileBatch
+
+// MoveFileJSONRequestBody defines body for MoveFile for application/json ContentType.
+type MoveFileJSONRequestBody = FileMove
 
 // CreateTicketJSONRequestBody defines body for CreateTicket for application/json ContentType.
 type CreateTicketJSONRequestBody = TicketCreate

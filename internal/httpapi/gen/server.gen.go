@@ -18,12 +18,46 @@ import (
 	"github.com/oapi-codegen/runtime"
 )
 
+// Defines values for ArchiveFormat.
+const (
+	ArchiveFormatTar   ArchiveFormat = "tar"
+	ArchiveFormatTarGz ArchiveFormat = "tar.gz"
+)
+
+// Valid indicates whether the value is a known member of the ArchiveFormat enum.
+func (e ArchiveFormat) Valid() bool {
+	switch e {
+	case ArchiveFormatTar:
+		return true
+	case ArchiveFormatTarGz:
+		return true
+	default:
+		return false
+	}
+}
+
+// Defines values for ArchiveUnpackedObject.
+const (
+	ArchiveUnpackedObjectArchiveUnpacked ArchiveUnpackedObject = "archive_unpacked"
+)
+
+// Valid indicates whether the value is a known member of the ArchiveUnpackedObject enum.
+func (e ArchiveUnpackedObject) Valid() bool {
+	switch e {
+	case ArchiveUnpackedObjectArchiveUnpacked:
+		return true
+	default:
+		return false
+	}
+}
+
 // Defines values for ErrorCode.
 const (
 	ErrorCodeBodyInvalid           ErrorCode = "body_invalid"
 	ErrorCodeExecutionNotFound     ErrorCode = "execution_not_found"
 	ErrorCodeExecutionNotRunning   ErrorCode = "execution_not_running"
 	ErrorCodeExecutionNotTTY       ErrorCode = "execution_not_tty"
+	ErrorCodeFileConflict          ErrorCode = "file_conflict"
 	ErrorCodeFileNotFound          ErrorCode = "file_not_found"
 	ErrorCodeForbidden             ErrorCode = "forbidden"
 	ErrorCodeGuestDiskFull         ErrorCode = "guest_disk_full"
@@ -35,6 +69,7 @@ const (
 	ErrorCodeParameterMissing      ErrorCode = "parameter_missing"
 	ErrorCodePayloadTooLarge       ErrorCode = "payload_too_large"
 	ErrorCodeQueueUnreachable      ErrorCode = "queue_unreachable"
+	ErrorCodeRangeInvalid          ErrorCode = "range_invalid"
 	ErrorCodeRateLimited           ErrorCode = "rate_limited"
 	ErrorCodeResourceAlreadyExists ErrorCode = "resource_already_exists"
 	ErrorCodeRouteNotFound         ErrorCode = "route_not_found"
@@ -55,6 +90,8 @@ func (e ErrorCode) Valid() bool {
 	case ErrorCodeExecutionNotRunning:
 		return true
 	case ErrorCodeExecutionNotTTY:
+		return true
+	case ErrorCodeFileConflict:
 		return true
 	case ErrorCodeFileNotFound:
 		return true
@@ -77,6 +114,8 @@ func (e ErrorCode) Valid() bool {
 	case ErrorCodePayloadTooLarge:
 		return true
 	case ErrorCodeQueueUnreachable:
+		return true
+	case ErrorCodeRangeInvalid:
 		return true
 	case ErrorCodeRateLimited:
 		return true
@@ -351,6 +390,66 @@ const (
 func (e FileObject) Valid() bool {
 	switch e {
 	case FileObjectFile:
+		return true
+	default:
+		return false
+	}
+}
+
+// Defines values for FileBatchWrittenObject.
+const (
+	FileBatchWrittenObjectFileBatch FileBatchWrittenObject = "file_batch"
+)
+
+// Valid indicates whether the value is a known member of the FileBatchWrittenObject enum.
+func (e FileBatchWrittenObject) Valid() bool {
+	switch e {
+	case FileBatchWrittenObjectFileBatch:
+		return true
+	default:
+		return false
+	}
+}
+
+// Defines values for FileRemovedObject.
+const (
+	FileRemovedObjectFileRemoved FileRemovedObject = "file_removed"
+)
+
+// Valid indicates whether the value is a known member of the FileRemovedObject enum.
+func (e FileRemovedObject) Valid() bool {
+	switch e {
+	case FileRemovedObjectFileRemoved:
+		return true
+	default:
+		return false
+	}
+}
+
+// Defines values for FileType.
+const (
+	FileTypeDevice    FileType = "device"
+	FileTypeDirectory FileType = "directory"
+	FileTypeFifo      FileType = "fifo"
+	FileTypeFile      FileType = "file"
+	FileTypeSocket    FileType = "socket"
+	FileTypeSymlink   FileType = "symlink"
+)
+
+// Valid indicates whether the value is a known member of the FileType enum.
+func (e FileType) Valid() bool {
+	switch e {
+	case FileTypeDevice:
+		return true
+	case FileTypeDirectory:
+		return true
+	case FileTypeFifo:
+		return true
+	case FileTypeFile:
+		return true
+	case FileTypeSocket:
+		return true
+	case FileTypeSymlink:
 		return true
 	default:
 		return false
@@ -654,6 +753,70 @@ func (e TicketCreateMethod) Valid() bool {
 	}
 }
 
+// Defines values for WriteArchiveParamsOwners.
+const (
+	WriteArchiveParamsOwnersKeep WriteArchiveParamsOwners = "keep"
+	WriteArchiveParamsOwnersUser WriteArchiveParamsOwners = "user"
+)
+
+// Valid indicates whether the value is a known member of the WriteArchiveParamsOwners enum.
+func (e WriteArchiveParamsOwners) Valid() bool {
+	switch e {
+	case WriteArchiveParamsOwnersKeep:
+		return true
+	case WriteArchiveParamsOwnersUser:
+		return true
+	default:
+		return false
+	}
+}
+
+// ArchiveFormat The form of an archive.
+//
+// Examples: tar
+type ArchiveFormat string
+
+// ArchiveUnpacked What was unpacked.
+type ArchiveUnpacked struct {
+	// Bytes The size of their content in all, in bytes.
+	//
+	// Examples: 1048576
+	Bytes int64 `json:"bytes"`
+
+	// Entries How many members there were.
+	//
+	// Examples: 42
+	Entries int64 `json:"entries"`
+
+	// Object Always `archive_unpacked`.
+	//
+	// Examples: archive_unpacked
+	Object ArchiveUnpackedObject `json:"object"`
+}
+
+// ArchiveUnpackedObject Always `archive_unpacked`.
+//
+// Examples: archive_unpacked
+type ArchiveUnpackedObject string
+
+// DirectoryMake A directory to make.
+type DirectoryMake struct {
+	// Mode Permission bits of a directory, octal.
+	//
+	// Examples: 0700
+	Mode *DirectoryMode `json:"mode,omitempty"`
+
+	// Path A path in the guest. At most 4096 bytes, no NUL.
+	//
+	// Examples: main.py
+	Path FilePath `json:"path"`
+}
+
+// DirectoryMode Permission bits of a directory, octal.
+//
+// Examples: 0700
+type DirectoryMode = string
+
 // Env Environment variables. At most 100, of together at most 64 KiB of names and values; names are
 // not empty and hold no `=`, neither holds NUL.
 //
@@ -682,7 +845,7 @@ type ErrorDetail struct {
 	// Examples: no sandbox has this id; list sandboxes to see those that exist
 	Message string `json:"message"`
 
-	// Param The body field (`tags.job`, `args.0`) or query parameter at fault, or null.
+	// Param The body field (`tags.job`, `args.0`, `files[3].path`) or query parameter at fault, or null.
 	//
 	// Examples: vcpus
 	Param *string `json:"param"`
@@ -711,6 +874,11 @@ type ErrorReply struct {
 //
 // Examples: invalid_request_error
 type ErrorType string
+
+// ExactPath The exact bytes in standard base64, when they are no UTF-8; null otherwise.
+//
+// Examples: /3NyYw==
+type ExactPath = string
 
 // Execution One command run in a sandbox.
 type Execution struct {
@@ -1007,27 +1175,62 @@ type ExecutionStdinWrite struct {
 	Offset int64 `json:"offset"`
 }
 
-// File A file that was written.
+// File What is at a path in the guest.
 type File struct {
-	// Mode Its permission bits, octal.
+	// GID The number of its group in the guest.
+	//
+	// Examples: 1000
+	GID int64 `json:"gid"`
+
+	// Mode Its permission bits, four octal digits; the first is of setuid (4), setgid (2) and sticky (1).
 	//
 	// Examples: 0644
 	Mode string `json:"mode"`
+
+	// Modified When its content changed last by the guest's word, UTC.
+	//
+	// Examples: 2026-11-30T09:15:04.120Z
+	Modified stamp.Time `json:"modified"`
 
 	// Object Always `file`.
 	//
 	// Examples: file
 	Object FileObject `json:"object"`
 
-	// Path Its absolute path in the guest.
+	// Path Its absolute path in the guest. What is no UTF-8 in it is U+FFFD.
 	//
 	// Examples: /workspace/main.py
 	Path string `json:"path"`
+
+	// PathBase64 The exact bytes in standard base64, when they are no UTF-8; null otherwise.
+	//
+	// Examples: /3NyYw==
+	PathBase64 *ExactPath `json:"path_base64"`
 
 	// Size Its size, in bytes.
 	//
 	// Examples: 15
 	Size int64 `json:"size"`
+
+	// Target Of a symlink what it says; null of anything else. What is no UTF-8 in it is U+FFFD.
+	//
+	// Examples: main.py
+	Target *string `json:"target"`
+
+	// TargetBase64 The exact bytes in standard base64, when they are no UTF-8; null otherwise.
+	//
+	// Examples: /3NyYw==
+	TargetBase64 *ExactPath `json:"target_base64"`
+
+	// Type What kind of thing it is.
+	//
+	// Examples: file
+	Type FileType `json:"type"`
+
+	// UID The number of its owner in the guest.
+	//
+	// Examples: 1000
+	UID int64 `json:"uid"`
 }
 
 // FileObject Always `file`.
@@ -1035,15 +1238,158 @@ type File struct {
 // Examples: file
 type FileObject string
 
+// FileBatch Files to write, all or none.
+type FileBatch struct {
+	// Files The files.
+	Files []FileWrite `json:"files"`
+}
+
+// FileBatchWritten Files that were written together.
+type FileBatchWritten struct {
+	// Data The files, in the order of the request.
+	Data []File `json:"data"`
+
+	// Object Always `file_batch`.
+	//
+	// Examples: file_batch
+	Object FileBatchWrittenObject `json:"object"`
+}
+
+// FileBatchWrittenObject Always `file_batch`.
+//
+// Examples: file_batch
+type FileBatchWrittenObject string
+
+// FileChange The data of the events `created`, `modified`, `removed` and `moved` of a watch.
+type FileChange struct {
+	// Directory Whether it is a directory.
+	//
+	// Examples: false
+	Directory bool `json:"directory"`
+
+	// From Of what was moved its path before; null otherwise.
+	//
+	// Examples: /workspace/main.py.tmp
+	From *string `json:"from"`
+
+	// FromBase64 The exact bytes in standard base64, when they are no UTF-8; null otherwise.
+	//
+	// Examples: /3NyYw==
+	FromBase64 *ExactPath `json:"from_base64"`
+
+	// Path The absolute path of what changed. What is no UTF-8 in it is U+FFFD.
+	//
+	// Examples: /workspace/main.py
+	Path string `json:"path"`
+
+	// PathBase64 The exact bytes in standard base64, when they are no UTF-8; null otherwise.
+	//
+	// Examples: /3NyYw==
+	PathBase64 *ExactPath `json:"path_base64"`
+}
+
+// FileList One page of what is in a directory.
+type FileList struct {
+	// Data The entries.
+	Data []File `json:"data"`
+
+	// HasMore Whether there is more in the direction that was asked for.
+	//
+	// Examples: false
+	HasMore HasMore `json:"has_more"`
+
+	// Object Always `list`.
+	//
+	// Examples: list
+	Object ListObject `json:"object"`
+
+	// URL The path of this list.
+	//
+	// Examples: /v1/sandboxes
+	URL ListURL `json:"url"`
+}
+
 // FileMode Permission bits, octal.
 //
 // Examples: 0755
 type FileMode = string
 
+// FileMove What to move, and where to.
+type FileMove struct {
+	// From A path in the guest. At most 4096 bytes, no NUL.
+	//
+	// Examples: main.py
+	From FilePath `json:"from"`
+
+	// Replace Whether what is at `to` is replaced.
+	//
+	// Examples: true
+	Replace *bool `json:"replace,omitempty"`
+
+	// To A path in the guest. At most 4096 bytes, no NUL.
+	//
+	// Examples: main.py
+	To FilePath `json:"to"`
+}
+
+// FileOverflow The data of the event `overflow` of a watch, after which the watch goes on.
+type FileOverflow struct {
+	// Message For people. It says what to do next.
+	//
+	// Examples: changes were missed; list the directory to see what is there now
+	Message string `json:"message"`
+}
+
 // FilePath A path in the guest. At most 4096 bytes, no NUL.
 //
 // Examples: main.py
 type FilePath = string
+
+// FileRemoved What was removed.
+type FileRemoved struct {
+	// Entries How many files, directories and others were removed in all.
+	//
+	// Examples: 42
+	Entries int64 `json:"entries"`
+
+	// Object Always `file_removed`.
+	//
+	// Examples: file_removed
+	Object FileRemovedObject `json:"object"`
+
+	// Path The path as it was asked for. What is no UTF-8 in it is U+FFFD.
+	//
+	// Examples: build
+	Path string `json:"path"`
+
+	// PathBase64 The exact bytes in standard base64, when they are no UTF-8; null otherwise.
+	//
+	// Examples: /3NyYw==
+	PathBase64 *ExactPath `json:"path_base64"`
+}
+
+// FileRemovedObject Always `file_removed`.
+//
+// Examples: file_removed
+type FileRemovedObject string
+
+// FileType What kind of thing it is.
+//
+// Examples: file
+type FileType string
+
+// FileWatchError The data of the event `error` of a watch, which is its last.
+type FileWatchError struct {
+	// Code The stable name of the error.
+	//
+	// Examples: sandbox_not_found
+	Code ErrorCode `json:"code"`
+
+	// Message For people. It says what to do next.
+	//
+	// Examples: the daemon is stopping; watch again and then list
+	Message string `json:"message"`
+}
 
 // FileWrite A file to write.
 type FileWrite struct {
@@ -1652,6 +1998,9 @@ type EndingBefore = string
 // ExecutionID defines model for ExecutionID.
 type ExecutionID = string
 
+// FileAfter defines model for FileAfter.
+type FileAfter = string
+
 // Limit defines model for Limit.
 type Limit = int
 
@@ -1688,6 +2037,9 @@ type InternalError = ErrorReply
 // NotFound Every error.
 type NotFound = ErrorReply
 
+// RangeInvalid Every error.
+type RangeInvalid = ErrorReply
+
 // RateLimited Every error.
 type RateLimited = ErrorReply
 
@@ -1720,6 +2072,38 @@ type ListSandboxesParams struct {
 	// EndingBefore An id; the page ends before it and holds what is next newer. Not together with `starting_after`.
 	EndingBefore *EndingBefore `form:"ending_before,omitempty" json:"ending_before,omitempty"`
 }
+
+// ReadArchiveParams defines parameters for ReadArchive.
+type ReadArchiveParams struct {
+	// Path The file or directory, absolute or relative to the image's working directory. At most 4096 bytes, no NUL.
+	Path FilePath `form:"path" json:"path"`
+
+	// Format `tar`, or `tar.gz`, which is compressed in the sandbox and costs its processor time.
+	// Without it `Accept` decides, where it asks for `application/gzip`; the default is `tar`.
+	Format *ArchiveFormat `form:"format,omitempty" json:"format,omitempty"`
+
+	// After The path of an entry, absolute as replies have it or relative to `path`; the reply goes on behind
+	// it. It need not be there any more. At most 4096 bytes relative to `path`, no NUL.
+	After *FileAfter `form:"after,omitempty" json:"after,omitempty"`
+}
+
+// WriteArchiveParams defines parameters for WriteArchive.
+type WriteArchiveParams struct {
+	// Path The file or directory, absolute or relative to the image's working directory. At most 4096 bytes, no NUL.
+	Path FilePath `form:"path" json:"path"`
+
+	// Format What the body is: `tar`, or `tar.gz`, which is decompressed in the sandbox. Without it a
+	// body of type `application/gzip` is `tar.gz`, and one of `application/x-tar`,
+	// `application/octet-stream` or no type is `tar`.
+	Format *ArchiveFormat `form:"format,omitempty" json:"format,omitempty"`
+
+	// Owners Whose the members are: `user`, the image's user, or `keep`, the numbers in the archive. Only
+	// `keep` keeps the bits setuid and setgid.
+	Owners *WriteArchiveParamsOwners `form:"owners,omitempty" json:"owners,omitempty"`
+}
+
+// WriteArchiveParamsOwners defines parameters for WriteArchive.
+type WriteArchiveParamsOwners string
 
 // ListExecutionsParams defines parameters for ListExecutions.
 type ListExecutionsParams struct {
@@ -1766,23 +2150,75 @@ type OpenTerminalParams struct {
 	Tail *int `form:"tail,omitempty" json:"tail,omitempty"`
 }
 
+// RemoveFileParams defines parameters for RemoveFile.
+type RemoveFileParams struct {
+	// Path The file or directory, absolute or relative to the image's working directory. At most 4096 bytes, no NUL.
+	Path FilePath `form:"path" json:"path"`
+
+	// Recursive Whether a directory goes with all that is in it.
+	Recursive *bool `form:"recursive,omitempty" json:"recursive,omitempty"`
+}
+
 // ReadFileParams defines parameters for ReadFile.
 type ReadFileParams struct {
-	// Path The file, absolute or relative to the image's working directory. At most 4096 bytes, no NUL.
+	// Path The file or directory, absolute or relative to the image's working directory. At most 4096 bytes, no NUL.
 	Path FilePath `form:"path" json:"path"`
+
+	// Range The part that is wanted, as `bytes=FIRST-LAST`, `bytes=FIRST-` or `bytes=-LENGTH`.
+	Range *string `json:"Range,omitempty"`
+
+	// IfRange An `ETag`; with it `Range` counts only while the file is still the same.
+	IfRange *string `json:"If-Range,omitempty"`
 }
 
 // WriteFileContentParams defines parameters for WriteFileContent.
 type WriteFileContentParams struct {
-	// Path The file, absolute or relative to the image's working directory. At most 4096 bytes, no NUL.
+	// Path The file or directory, absolute or relative to the image's working directory. At most 4096 bytes, no NUL.
 	Path FilePath `form:"path" json:"path"`
 
-	// Mode Permission bits, octal.
+	// Mode Permission bits, octal. Of an append they are for a file that it makes.
 	Mode *FileMode `form:"mode,omitempty" json:"mode,omitempty"`
+
+	// AppendAt The size that the file has now, in bytes; the body is added behind it.
+	AppendAt *int64 `form:"append_at,omitempty" json:"append_at,omitempty"`
+}
+
+// ListFilesParams defines parameters for ListFiles.
+type ListFilesParams struct {
+	// Path The directory, absolute or relative to the image's working directory. At most 4096 bytes, no NUL.
+	Path *string `form:"path,omitempty" json:"path,omitempty"`
+
+	// Depth How many levels to list; 1 is the directory's own entries.
+	Depth *int `form:"depth,omitempty" json:"depth,omitempty"`
+
+	// Limit How many entries to return at most.
+	Limit *int `form:"limit,omitempty" json:"limit,omitempty"`
+
+	// After The path of an entry, absolute as replies have it or relative to `path`; the reply goes on behind
+	// it. It need not be there any more. At most 4096 bytes relative to `path`, no NUL.
+	After *FileAfter `form:"after,omitempty" json:"after,omitempty"`
+}
+
+// StatFileParams defines parameters for StatFile.
+type StatFileParams struct {
+	// Path The file or directory, absolute or relative to the image's working directory. At most 4096 bytes, no NUL.
+	Path FilePath `form:"path" json:"path"`
+}
+
+// WatchFilesParams defines parameters for WatchFiles.
+type WatchFilesParams struct {
+	// Path The file or directory, absolute or relative to the image's working directory. At most 4096 bytes, no NUL.
+	Path FilePath `form:"path" json:"path"`
+
+	// Recursive Whether all directories below are watched, too.
+	Recursive *bool `form:"recursive,omitempty" json:"recursive,omitempty"`
 }
 
 // CreateSandboxJSONRequestBody defines body for CreateSandbox for application/json ContentType.
 type CreateSandboxJSONRequestBody = SandboxCreate
+
+// MakeDirectoryJSONRequestBody defines body for MakeDirectory for application/json ContentType.
+type MakeDirectoryJSONRequestBody = DirectoryMake
 
 // CreateExecutionJSONRequestBody defines body for CreateExecution for application/json ContentType.
 type CreateExecutionJSONRequestBody = ExecutionCreate
@@ -1801,6 +2237,12 @@ type ExtendSandboxJSONRequestBody = SandboxExtend
 
 // WriteFileJSONRequestBody defines body for WriteFile for application/json ContentType.
 type WriteFileJSONRequestBody = FileWrite
+
+// WriteFilesJSONRequestBody defines body for WriteFiles for application/json ContentType.
+type WriteFilesJSONRequestBody = FileBatch
+
+// MoveFileJSONRequestBody defines body for MoveFile for application/json ContentType.
+type MoveFileJSONRequestBody = FileMove
 
 // CreateTicketJSONRequestBody defines body for CreateTicket for application/json ContentType.
 type CreateTicketJSONRequestBody = TicketCreate
@@ -1831,6 +2273,15 @@ type ServerInterface interface {
 	// GetSandbox Get a sandbox
 	// (GET /v1/sandboxes/{sandbox})
 	GetSandbox(w http.ResponseWriter, r *http.Request, sandbox SandboxID)
+	// ReadArchive Download a directory as an archive
+	// (GET /v1/sandboxes/{sandbox}/archive)
+	ReadArchive(w http.ResponseWriter, r *http.Request, sandbox SandboxID, params ReadArchiveParams)
+	// WriteArchive Unpack an archive into a directory
+	// (PUT /v1/sandboxes/{sandbox}/archive)
+	WriteArchive(w http.ResponseWriter, r *http.Request, sandbox SandboxID, params WriteArchiveParams)
+	// MakeDirectory Make a directory
+	// (POST /v1/sandboxes/{sandbox}/dirs)
+	MakeDirectory(w http.ResponseWriter, r *http.Request, sandbox SandboxID)
 	// ListExecutions List the executions of a sandbox
 	// (GET /v1/sandboxes/{sandbox}/executions)
 	ListExecutions(w http.ResponseWriter, r *http.Request, sandbox SandboxID, params ListExecutionsParams)
@@ -1858,15 +2309,33 @@ type ServerInterface interface {
 	// ExtendSandbox Let a sandbox live longer
 	// (POST /v1/sandboxes/{sandbox}/extend)
 	ExtendSandbox(w http.ResponseWriter, r *http.Request, sandbox SandboxID)
-	// ReadFile Read a file
+	// RemoveFile Remove a file or a directory
+	// (DELETE /v1/sandboxes/{sandbox}/files)
+	RemoveFile(w http.ResponseWriter, r *http.Request, sandbox SandboxID, params RemoveFileParams)
+	// ReadFile Read a file, or a part of it
 	// (GET /v1/sandboxes/{sandbox}/files)
 	ReadFile(w http.ResponseWriter, r *http.Request, sandbox SandboxID, params ReadFileParams)
 	// WriteFile Write a small file
 	// (POST /v1/sandboxes/{sandbox}/files)
 	WriteFile(w http.ResponseWriter, r *http.Request, sandbox SandboxID)
+	// WriteFiles Write several small files
+	// (POST /v1/sandboxes/{sandbox}/files/batch)
+	WriteFiles(w http.ResponseWriter, r *http.Request, sandbox SandboxID)
 	// WriteFileContent Write a file of any size
 	// (PUT /v1/sandboxes/{sandbox}/files/content)
 	WriteFileContent(w http.ResponseWriter, r *http.Request, sandbox SandboxID, params WriteFileContentParams)
+	// ListFiles List a directory
+	// (GET /v1/sandboxes/{sandbox}/files/list)
+	ListFiles(w http.ResponseWriter, r *http.Request, sandbox SandboxID, params ListFilesParams)
+	// MoveFile Move or rename
+	// (POST /v1/sandboxes/{sandbox}/files/move)
+	MoveFile(w http.ResponseWriter, r *http.Request, sandbox SandboxID)
+	// StatFile Get what a path names
+	// (GET /v1/sandboxes/{sandbox}/files/stat)
+	StatFile(w http.ResponseWriter, r *http.Request, sandbox SandboxID, params StatFileParams)
+	// WatchFiles Watch a directory or a file for changes
+	// (GET /v1/sandboxes/{sandbox}/files/watch)
+	WatchFiles(w http.ResponseWriter, r *http.Request, sandbox SandboxID, params WatchFilesParams)
 	// TouchSandbox Keep a sandbox from idling
 	// (POST /v1/sandboxes/{sandbox}/touch)
 	TouchSandbox(w http.ResponseWriter, r *http.Request, sandbox SandboxID)
@@ -2095,6 +2564,168 @@ func (siw *ServerInterfaceWrapper) GetSandbox(w http.ResponseWriter, r *http.Req
 
 	handler := http.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		siw.Handler.GetSandbox(w, r, sandbox)
+	}))
+
+	for _, middleware := range siw.HandlerMiddlewares {
+		handler = middleware(handler)
+	}
+
+	handler.ServeHTTP(w, r)
+}
+
+// ReadArchive operation middleware
+func (siw *ServerInterfaceWrapper) ReadArchive(w http.ResponseWriter, r *http.Request) {
+
+	var err error
+	_ = err
+
+	// ------------- Path parameter "sandbox" -------------
+	var sandbox SandboxID
+
+	err = runtime.BindStyledParameterWithOptions("simple", "sandbox", r.PathValue("sandbox"), &sandbox, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationPath, Explode: false, Required: true, Type: "string", Format: "", ValueIsUnescaped: true})
+	if err != nil {
+		siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "sandbox", Err: err})
+		return
+	}
+
+	// Parameter object where we will unmarshal all parameters from the context
+	var params ReadArchiveParams
+
+	// ------------- Required query parameter "path" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, true, "path", r.URL.Query(), &params.Path, runtime.BindQueryParameterOptions{Type: "string", Format: ""})
+	if err != nil {
+		var requiredError *runtime.RequiredParameterError
+		if errors.As(err, &requiredError) {
+			siw.ErrorHandlerFunc(w, r, &RequiredParamError{ParamName: "path"})
+		} else {
+			siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "path", Err: err})
+		}
+		return
+	}
+
+	// ------------- Optional query parameter "format" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "format", r.URL.Query(), &params.Format, runtime.BindQueryParameterOptions{Type: "string", Format: ""})
+	if err != nil {
+		var requiredError *runtime.RequiredParameterError
+		if errors.As(err, &requiredError) {
+			siw.ErrorHandlerFunc(w, r, &RequiredParamError{ParamName: "format"})
+		} else {
+			siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "format", Err: err})
+		}
+		return
+	}
+
+	// ------------- Optional query parameter "after" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "after", r.URL.Query(), &params.After, runtime.BindQueryParameterOptions{Type: "string", Format: ""})
+	if err != nil {
+		var requiredError *runtime.RequiredParameterError
+		if errors.As(err, &requiredError) {
+			siw.ErrorHandlerFunc(w, r, &RequiredParamError{ParamName: "after"})
+		} else {
+			siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "after", Err: err})
+		}
+		return
+	}
+
+	handler := http.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		siw.Handler.ReadArchive(w, r, sandbox, params)
+	}))
+
+	for _, middleware := range siw.HandlerMiddlewares {
+		handler = middleware(handler)
+	}
+
+	handler.ServeHTTP(w, r)
+}
+
+// WriteArchive operation middleware
+func (siw *ServerInterfaceWrapper) WriteArchive(w http.ResponseWriter, r *http.Request) {
+
+	var err error
+	_ = err
+
+	// ------------- Path parameter "sandbox" -------------
+	var sandbox SandboxID
+
+	err = runtime.BindStyledParameterWithOptions("simple", "sandbox", r.PathValue("sandbox"), &sandbox, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationPath, Explode: false, Required: true, Type: "string", Format: "", ValueIsUnescaped: true})
+	if err != nil {
+		siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "sandbox", Err: err})
+		return
+	}
+
+	// Parameter object where we will unmarshal all parameters from the context
+	var params WriteArchiveParams
+
+	// ------------- Required query parameter "path" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, true, "path", r.URL.Query(), &params.Path, runtime.BindQueryParameterOptions{Type: "string", Format: ""})
+	if err != nil {
+		var requiredError *runtime.RequiredParameterError
+		if errors.As(err, &requiredError) {
+			siw.ErrorHandlerFunc(w, r, &RequiredParamError{ParamName: "path"})
+		} else {
+			siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "path", Err: err})
+		}
+		return
+	}
+
+	// ------------- Optional query parameter "format" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "format", r.URL.Query(), &params.Format, runtime.BindQueryParameterOptions{Type: "string", Format: ""})
+	if err != nil {
+		var requiredError *runtime.RequiredParameterError
+		if errors.As(err, &requiredError) {
+			siw.ErrorHandlerFunc(w, r, &RequiredParamError{ParamName: "format"})
+		} else {
+			siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "format", Err: err})
+		}
+		return
+	}
+
+	// ------------- Optional query parameter "owners" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "owners", r.URL.Query(), &params.Owners, runtime.BindQueryParameterOptions{Type: "string", Format: ""})
+	if err != nil {
+		var requiredError *runtime.RequiredParameterError
+		if errors.As(err, &requiredError) {
+			siw.ErrorHandlerFunc(w, r, &RequiredParamError{ParamName: "owners"})
+		} else {
+			siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "owners", Err: err})
+		}
+		return
+	}
+
+	handler := http.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		siw.Handler.WriteArchive(w, r, sandbox, params)
+	}))
+
+	for _, middleware := range siw.HandlerMiddlewares {
+		handler = middleware(handler)
+	}
+
+	handler.ServeHTTP(w, r)
+}
+
+// MakeDirectory operation middleware
+func (siw *ServerInterfaceWrapper) MakeDirectory(w http.ResponseWriter, r *http.Request) {
+
+	var err error
+	_ = err
+
+	// ------------- Path parameter "sandbox" -------------
+	var sandbox SandboxID
+
+	err = runtime.BindStyledParameterWithOptions("simple", "sandbox", r.PathValue("sandbox"), &sandbox, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationPath, Explode: false, Required: true, Type: "string", Format: "", ValueIsUnescaped: true})
+	if err != nil {
+		siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "sandbox", Err: err})
+		return
+	}
+
+	handler := http.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		siw.Handler.MakeDirectory(w, r, sandbox)
 	}))
 
 	for _, middleware := range siw.HandlerMiddlewares {
@@ -2532,6 +3163,61 @@ func (siw *ServerInterfaceWrapper) ExtendSandbox(w http.ResponseWriter, r *http.
 	handler.ServeHTTP(w, r)
 }
 
+// RemoveFile operation middleware
+func (siw *ServerInterfaceWrapper) RemoveFile(w http.ResponseWriter, r *http.Request) {
+
+	var err error
+	_ = err
+
+	// ------------- Path parameter "sandbox" -------------
+	var sandbox SandboxID
+
+	err = runtime.BindStyledParameterWithOptions("simple", "sandbox", r.PathValue("sandbox"), &sandbox, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationPath, Explode: false, Required: true, Type: "string", Format: "", ValueIsUnescaped: true})
+	if err != nil {
+		siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "sandbox", Err: err})
+		return
+	}
+
+	// Parameter object where we will unmarshal all parameters from the context
+	var params RemoveFileParams
+
+	// ------------- Required query parameter "path" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, true, "path", r.URL.Query(), &params.Path, runtime.BindQueryParameterOptions{Type: "string", Format: ""})
+	if err != nil {
+		var requiredError *runtime.RequiredParameterError
+		if errors.As(err, &requiredError) {
+			siw.ErrorHandlerFunc(w, r, &RequiredParamError{ParamName: "path"})
+		} else {
+			siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "path", Err: err})
+		}
+		return
+	}
+
+	// ------------- Optional query parameter "recursive" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "recursive", r.URL.Query(), &params.Recursive, runtime.BindQueryParameterOptions{Type: "boolean", Format: ""})
+	if err != nil {
+		var requiredError *runtime.RequiredParameterError
+		if errors.As(err, &requiredError) {
+			siw.ErrorHandlerFunc(w, r, &RequiredParamError{ParamName: "recursive"})
+		} else {
+			siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "recursive", Err: err})
+		}
+		return
+	}
+
+	handler := http.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		siw.Handler.RemoveFile(w, r, sandbox, params)
+	}))
+
+	for _, middleware := range siw.HandlerMiddlewares {
+		handler = middleware(handler)
+	}
+
+	handler.ServeHTTP(w, r)
+}
+
 // ReadFile operation middleware
 func (siw *ServerInterfaceWrapper) ReadFile(w http.ResponseWriter, r *http.Request) {
 
@@ -2563,6 +3249,46 @@ func (siw *ServerInterfaceWrapper) ReadFile(w http.ResponseWriter, r *http.Reque
 		return
 	}
 
+	headers := r.Header
+
+	// ------------- Optional header parameter "Range" -------------
+	if valueList, found := headers[http.CanonicalHeaderKey("Range")]; found {
+		var Range string
+		n := len(valueList)
+		if n != 1 {
+			siw.ErrorHandlerFunc(w, r, &TooManyValuesForParamError{ParamName: "Range", Count: n})
+			return
+		}
+
+		err = runtime.BindStyledParameterWithOptions("simple", "Range", valueList[0], &Range, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "string", Format: ""})
+		if err != nil {
+			siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "Range", Err: err})
+			return
+		}
+
+		params.Range = &Range
+
+	}
+
+	// ------------- Optional header parameter "If-Range" -------------
+	if valueList, found := headers[http.CanonicalHeaderKey("If-Range")]; found {
+		var IfRange string
+		n := len(valueList)
+		if n != 1 {
+			siw.ErrorHandlerFunc(w, r, &TooManyValuesForParamError{ParamName: "If-Range", Count: n})
+			return
+		}
+
+		err = runtime.BindStyledParameterWithOptions("simple", "If-Range", valueList[0], &IfRange, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "string", Format: ""})
+		if err != nil {
+			siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "If-Range", Err: err})
+			return
+		}
+
+		params.IfRange = &IfRange
+
+	}
+
 	handler := http.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		siw.Handler.ReadFile(w, r, sandbox, params)
 	}))
@@ -2591,6 +3317,32 @@ func (siw *ServerInterfaceWrapper) WriteFile(w http.ResponseWriter, r *http.Requ
 
 	handler := http.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		siw.Handler.WriteFile(w, r, sandbox)
+	}))
+
+	for _, middleware := range siw.HandlerMiddlewares {
+		handler = middleware(handler)
+	}
+
+	handler.ServeHTTP(w, r)
+}
+
+// WriteFiles operation middleware
+func (siw *ServerInterfaceWrapper) WriteFiles(w http.ResponseWriter, r *http.Request) {
+
+	var err error
+	_ = err
+
+	// ------------- Path parameter "sandbox" -------------
+	var sandbox SandboxID
+
+	err = runtime.BindStyledParameterWithOptions("simple", "sandbox", r.PathValue("sandbox"), &sandbox, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationPath, Explode: false, Required: true, Type: "string", Format: "", ValueIsUnescaped: true})
+	if err != nil {
+		siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "sandbox", Err: err})
+		return
+	}
+
+	handler := http.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		siw.Handler.WriteFiles(w, r, sandbox)
 	}))
 
 	for _, middleware := range siw.HandlerMiddlewares {
@@ -2644,8 +3396,225 @@ func (siw *ServerInterfaceWrapper) WriteFileContent(w http.ResponseWriter, r *ht
 		return
 	}
 
+	// ------------- Optional query parameter "append_at" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "append_at", r.URL.Query(), &params.AppendAt, runtime.BindQueryParameterOptions{Type: "integer", Format: "int64"})
+	if err != nil {
+		var requiredError *runtime.RequiredParameterError
+		if errors.As(err, &requiredError) {
+			siw.ErrorHandlerFunc(w, r, &RequiredParamError{ParamName: "append_at"})
+		} else {
+			siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "append_at", Err: err})
+		}
+		return
+	}
+
 	handler := http.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		siw.Handler.WriteFileContent(w, r, sandbox, params)
+	}))
+
+	for _, middleware := range siw.HandlerMiddlewares {
+		handler = middleware(handler)
+	}
+
+	handler.ServeHTTP(w, r)
+}
+
+// ListFiles operation middleware
+func (siw *ServerInterfaceWrapper) ListFiles(w http.ResponseWriter, r *http.Request) {
+
+	var err error
+	_ = err
+
+	// ------------- Path parameter "sandbox" -------------
+	var sandbox SandboxID
+
+	err = runtime.BindStyledParameterWithOptions("simple", "sandbox", r.PathValue("sandbox"), &sandbox, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationPath, Explode: false, Required: true, Type: "string", Format: "", ValueIsUnescaped: true})
+	if err != nil {
+		siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "sandbox", Err: err})
+		return
+	}
+
+	// Parameter object where we will unmarshal all parameters from the context
+	var params ListFilesParams
+
+	// ------------- Optional query parameter "path" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "path", r.URL.Query(), &params.Path, runtime.BindQueryParameterOptions{Type: "string", Format: ""})
+	if err != nil {
+		var requiredError *runtime.RequiredParameterError
+		if errors.As(err, &requiredError) {
+			siw.ErrorHandlerFunc(w, r, &RequiredParamError{ParamName: "path"})
+		} else {
+			siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "path", Err: err})
+		}
+		return
+	}
+
+	// ------------- Optional query parameter "depth" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "depth", r.URL.Query(), &params.Depth, runtime.BindQueryParameterOptions{Type: "integer", Format: ""})
+	if err != nil {
+		var requiredError *runtime.RequiredParameterError
+		if errors.As(err, &requiredError) {
+			siw.ErrorHandlerFunc(w, r, &RequiredParamError{ParamName: "depth"})
+		} else {
+			siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "depth", Err: err})
+		}
+		return
+	}
+
+	// ------------- Optional query parameter "limit" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "limit", r.URL.Query(), &params.Limit, runtime.BindQueryParameterOptions{Type: "integer", Format: ""})
+	if err != nil {
+		var requiredError *runtime.RequiredParameterError
+		if errors.As(err, &requiredError) {
+			siw.ErrorHandlerFunc(w, r, &RequiredParamError{ParamName: "limit"})
+		} else {
+			siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "limit", Err: err})
+		}
+		return
+	}
+
+	// ------------- Optional query parameter "after" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "after", r.URL.Query(), &params.After, runtime.BindQueryParameterOptions{Type: "string", Format: ""})
+	if err != nil {
+		var requiredError *runtime.RequiredParameterError
+		if errors.As(err, &requiredError) {
+			siw.ErrorHandlerFunc(w, r, &RequiredParamError{ParamName: "after"})
+		} else {
+			siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "after", Err: err})
+		}
+		return
+	}
+
+	handler := http.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		siw.Handler.ListFiles(w, r, sandbox, params)
+	}))
+
+	for _, middleware := range siw.HandlerMiddlewares {
+		handler = middleware(handler)
+	}
+
+	handler.ServeHTTP(w, r)
+}
+
+// MoveFile operation middleware
+func (siw *ServerInterfaceWrapper) MoveFile(w http.ResponseWriter, r *http.Request) {
+
+	var err error
+	_ = err
+
+	// ------------- Path parameter "sandbox" -------------
+	var sandbox SandboxID
+
+	err = runtime.BindStyledParameterWithOptions("simple", "sandbox", r.PathValue("sandbox"), &sandbox, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationPath, Explode: false, Required: true, Type: "string", Format: "", ValueIsUnescaped: true})
+	if err != nil {
+		siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "sandbox", Err: err})
+		return
+	}
+
+	handler := http.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		siw.Handler.MoveFile(w, r, sandbox)
+	}))
+
+	for _, middleware := range siw.HandlerMiddlewares {
+		handler = middleware(handler)
+	}
+
+	handler.ServeHTTP(w, r)
+}
+
+// StatFile operation middleware
+func (siw *ServerInterfaceWrapper) StatFile(w http.ResponseWriter, r *http.Request) {
+
+	var err error
+	_ = err
+
+	// ------------- Path parameter "sandbox" -------------
+	var sandbox SandboxID
+
+	err = runtime.BindStyledParameterWithOptions("simple", "sandbox", r.PathValue("sandbox"), &sandbox, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationPath, Explode: false, Required: true, Type: "string", Format: "", ValueIsUnescaped: true})
+	if err != nil {
+		siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "sandbox", Err: err})
+		return
+	}
+
+	// Parameter object where we will unmarshal all parameters from the context
+	var params StatFileParams
+
+	// ------------- Required query parameter "path" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, true, "path", r.URL.Query(), &params.Path, runtime.BindQueryParameterOptions{Type: "string", Format: ""})
+	if err != nil {
+		var requiredError *runtime.RequiredParameterError
+		if errors.As(err, &requiredError) {
+			siw.ErrorHandlerFunc(w, r, &RequiredParamError{ParamName: "path"})
+		} else {
+			siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "path", Err: err})
+		}
+		return
+	}
+
+	handler := http.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		siw.Handler.StatFile(w, r, sandbox, params)
+	}))
+
+	for _, middleware := range siw.HandlerMiddlewares {
+		handler = middleware(handler)
+	}
+
+	handler.ServeHTTP(w, r)
+}
+
+// WatchFiles operation middleware
+func (siw *ServerInterfaceWrapper) WatchFiles(w http.ResponseWriter, r *http.Request) {
+
+	var err error
+	_ = err
+
+	// ------------- Path parameter "sandbox" -------------
+	var sandbox SandboxID
+
+	err = runtime.BindStyledParameterWithOptions("simple", "sandbox", r.PathValue("sandbox"), &sandbox, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationPath, Explode: false, Required: true, Type: "string", Format: "", ValueIsUnescaped: true})
+	if err != nil {
+		siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "sandbox", Err: err})
+		return
+	}
+
+	// Parameter object where we will unmarshal all parameters from the context
+	var params WatchFilesParams
+
+	// ------------- Required query parameter "path" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, true, "path", r.URL.Query(), &params.Path, runtime.BindQueryParameterOptions{Type: "string", Format: ""})
+	if err != nil {
+		var requiredError *runtime.RequiredParameterError
+		if errors.As(err, &requiredError) {
+			siw.ErrorHandlerFunc(w, r, &RequiredParamError{ParamName: "path"})
+		} else {
+			siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "path", Err: err})
+		}
+		return
+	}
+
+	// ------------- Optional query parameter "recursive" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "recursive", r.URL.Query(), &params.Recursive, runtime.BindQueryParameterOptions{Type: "boolean", Format: ""})
+	if err != nil {
+		var requiredError *runtime.RequiredParameterError
+		if errors.As(err, &requiredError) {
+			siw.ErrorHandlerFunc(w, r, &RequiredParamError{ParamName: "recursive"})
+		} else {
+			siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "recursive", Err: err})
+		}
+		return
+	}
+
+	handler := http.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		siw.Handler.WatchFiles(w, r, sandbox, params)
 	}))
 
 	for _, middleware := range siw.HandlerMiddlewares {
@@ -2830,9 +3799,18 @@ func HandlerWithOptions(si ServerInterface, options StdHTTPServerOptions) http.H
 	m.HandleFunc(http.MethodGet+" "+options.BaseURL+"/v1/sandboxes/{sandbox}/executions/{execution}/stream", wrapper.StreamExecution)
 	m.HandleFunc(http.MethodGet+" "+options.BaseURL+"/v1/sandboxes/{sandbox}/executions/{execution}/terminal", wrapper.OpenTerminal)
 	m.HandleFunc(http.MethodPost+" "+options.BaseURL+"/v1/tickets", wrapper.CreateTicket)
+	m.HandleFunc(http.MethodDelete+" "+options.BaseURL+"/v1/sandboxes/{sandbox}/files", wrapper.RemoveFile)
 	m.HandleFunc(http.MethodGet+" "+options.BaseURL+"/v1/sandboxes/{sandbox}/files", wrapper.ReadFile)
 	m.HandleFunc(http.MethodPost+" "+options.BaseURL+"/v1/sandboxes/{sandbox}/files", wrapper.WriteFile)
 	m.HandleFunc(http.MethodPut+" "+options.BaseURL+"/v1/sandboxes/{sandbox}/files/content", wrapper.WriteFileContent)
+	m.HandleFunc(http.MethodPost+" "+options.BaseURL+"/v1/sandboxes/{sandbox}/files/batch", wrapper.WriteFiles)
+	m.HandleFunc(http.MethodPost+" "+options.BaseURL+"/v1/sandboxes/{sandbox}/files/move", wrapper.MoveFile)
+	m.HandleFunc(http.MethodGet+" "+options.BaseURL+"/v1/sandboxes/{sandbox}/files/list", wrapper.ListFiles)
+	m.HandleFunc(http.MethodGet+" "+options.BaseURL+"/v1/sandboxes/{sandbox}/files/stat", wrapper.StatFile)
+	m.HandleFunc(http.MethodGet+" "+options.BaseURL+"/v1/sandboxes/{sandbox}/files/watch", wrapper.WatchFiles)
+	m.HandleFunc(http.MethodPost+" "+options.BaseURL+"/v1/sandboxes/{sandbox}/dirs", wrapper.MakeDirectory)
+	m.HandleFunc(http.MethodGet+" "+options.BaseURL+"/v1/sandboxes/{sandbox}/archive", wrapper.ReadArchive)
+	m.HandleFunc(http.MethodPut+" "+options.BaseURL+"/v1/sandboxes/{sandbox}/archive", wrapper.WriteArchive)
 	m.HandleFunc(http.MethodGet+" "+options.BaseURL+"/v1/images", wrapper.ListImages)
 	m.HandleFunc(http.MethodGet+" "+options.BaseURL+"/v1/health", wrapper.GetHealth)
 	m.HandleFunc(http.MethodGet+" "+options.BaseURL+"/v1/openapi.yaml", wrapper.GetSpecification)
@@ -2913,6 +3891,16 @@ type NotFoundJSONResponse struct {
 	Body ErrorReply
 
 	Headers NotFoundResponseHeaders
+}
+
+type RangeInvalidResponseHeaders struct {
+	ContentRange *string
+	RequestID    *string
+}
+type RangeInvalidJSONResponse struct {
+	Body ErrorReply
+
+	Headers RangeInvalidResponseHeaders
 }
 
 type RateLimitedResponseHeaders struct {
@@ -3741,6 +4729,614 @@ func (response GetSandbox503JSONResponse) VisitGetSandboxResponse(w http.Respons
 		w.Header().Set("Retry-After", fmt.Sprint(*response.Headers.RetryAfter))
 	}
 	w.WriteHeader(503)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type ReadArchiveRequestObject struct {
+	Sandbox SandboxID `json:"sandbox"`
+	Params  ReadArchiveParams
+}
+
+type ReadArchiveResponseObject interface {
+	VisitReadArchiveResponse(w http.ResponseWriter) error
+}
+
+type ReadArchive200ApplicationGzipResponse struct {
+	Body          io.Reader
+	ContentLength int64
+}
+
+func (response ReadArchive200ApplicationGzipResponse) VisitReadArchiveResponse(w http.ResponseWriter) error {
+
+	w.Header().Set("Content-Type", "application/gzip")
+	if response.ContentLength != 0 {
+		w.Header().Set("Content-Length", fmt.Sprint(response.ContentLength))
+	}
+	w.WriteHeader(200)
+
+	if closer, ok := response.Body.(io.ReadCloser); ok {
+		defer closer.Close()
+	}
+	_, err := io.Copy(w, response.Body)
+	return err
+}
+
+type ReadArchive200ApplicationXTarResponse struct {
+	Body          io.Reader
+	ContentLength int64
+}
+
+func (response ReadArchive200ApplicationXTarResponse) VisitReadArchiveResponse(w http.ResponseWriter) error {
+
+	w.Header().Set("Content-Type", "application/x-tar")
+	if response.ContentLength != 0 {
+		w.Header().Set("Content-Length", fmt.Sprint(response.ContentLength))
+	}
+	w.WriteHeader(200)
+
+	if closer, ok := response.Body.(io.ReadCloser); ok {
+		defer closer.Close()
+	}
+	_, err := io.Copy(w, response.Body)
+	return err
+}
+
+type ReadArchive400JSONResponse struct{ BadRequestJSONResponse }
+
+func (response ReadArchive400JSONResponse) VisitReadArchiveResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response.Body); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/json")
+	if response.Headers.RequestID != nil {
+		w.Header().Set("Request-Id", fmt.Sprint(*response.Headers.RequestID))
+	}
+	w.WriteHeader(400)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type ReadArchive401JSONResponse struct{ UnauthenticatedJSONResponse }
+
+func (response ReadArchive401JSONResponse) VisitReadArchiveResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response.Body); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/json")
+	if response.Headers.RequestID != nil {
+		w.Header().Set("Request-Id", fmt.Sprint(*response.Headers.RequestID))
+	}
+	if response.Headers.WWWAuthenticate != nil {
+		w.Header().Set("WWW-Authenticate", fmt.Sprint(*response.Headers.WWWAuthenticate))
+	}
+	w.WriteHeader(401)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type ReadArchive404JSONResponse struct{ NotFoundJSONResponse }
+
+func (response ReadArchive404JSONResponse) VisitReadArchiveResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response.Body); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/json")
+	if response.Headers.Allow != nil {
+		w.Header().Set("Allow", fmt.Sprint(*response.Headers.Allow))
+	}
+	if response.Headers.RequestID != nil {
+		w.Header().Set("Request-Id", fmt.Sprint(*response.Headers.RequestID))
+	}
+	w.WriteHeader(404)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type ReadArchive409JSONResponse struct{ ConflictJSONResponse }
+
+func (response ReadArchive409JSONResponse) VisitReadArchiveResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response.Body); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/json")
+	if response.Headers.RequestID != nil {
+		w.Header().Set("Request-Id", fmt.Sprint(*response.Headers.RequestID))
+	}
+	w.WriteHeader(409)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type ReadArchive429JSONResponse struct{ AtCapacityJSONResponse }
+
+func (response ReadArchive429JSONResponse) VisitReadArchiveResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response.Body); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/json")
+	if response.Headers.RequestID != nil {
+		w.Header().Set("Request-Id", fmt.Sprint(*response.Headers.RequestID))
+	}
+	if response.Headers.RetryAfter != nil {
+		w.Header().Set("Retry-After", fmt.Sprint(*response.Headers.RetryAfter))
+	}
+	w.WriteHeader(429)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type ReadArchive500JSONResponse struct{ InternalErrorJSONResponse }
+
+func (response ReadArchive500JSONResponse) VisitReadArchiveResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response.Body); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/json")
+	if response.Headers.RequestID != nil {
+		w.Header().Set("Request-Id", fmt.Sprint(*response.Headers.RequestID))
+	}
+	w.WriteHeader(500)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type ReadArchive502JSONResponse struct{ GuestUnreachableJSONResponse }
+
+func (response ReadArchive502JSONResponse) VisitReadArchiveResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response.Body); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/json")
+	if response.Headers.RequestID != nil {
+		w.Header().Set("Request-Id", fmt.Sprint(*response.Headers.RequestID))
+	}
+	w.WriteHeader(502)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type ReadArchive503JSONResponse struct{ UnavailableJSONResponse }
+
+func (response ReadArchive503JSONResponse) VisitReadArchiveResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response.Body); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/json")
+	if response.Headers.RequestID != nil {
+		w.Header().Set("Request-Id", fmt.Sprint(*response.Headers.RequestID))
+	}
+	if response.Headers.RetryAfter != nil {
+		w.Header().Set("Retry-After", fmt.Sprint(*response.Headers.RetryAfter))
+	}
+	w.WriteHeader(503)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type WriteArchiveRequestObject struct {
+	Sandbox SandboxID `json:"sandbox"`
+	Params  WriteArchiveParams
+	Body    io.Reader
+}
+
+type WriteArchiveResponseObject interface {
+	VisitWriteArchiveResponse(w http.ResponseWriter) error
+}
+
+type WriteArchive200JSONResponse ArchiveUnpacked
+
+func (response WriteArchive200JSONResponse) VisitWriteArchiveResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/json")
+	w.WriteHeader(200)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type WriteArchive400JSONResponse struct{ BadRequestJSONResponse }
+
+func (response WriteArchive400JSONResponse) VisitWriteArchiveResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response.Body); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/json")
+	if response.Headers.RequestID != nil {
+		w.Header().Set("Request-Id", fmt.Sprint(*response.Headers.RequestID))
+	}
+	w.WriteHeader(400)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type WriteArchive401JSONResponse struct{ UnauthenticatedJSONResponse }
+
+func (response WriteArchive401JSONResponse) VisitWriteArchiveResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response.Body); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/json")
+	if response.Headers.RequestID != nil {
+		w.Header().Set("Request-Id", fmt.Sprint(*response.Headers.RequestID))
+	}
+	if response.Headers.WWWAuthenticate != nil {
+		w.Header().Set("WWW-Authenticate", fmt.Sprint(*response.Headers.WWWAuthenticate))
+	}
+	w.WriteHeader(401)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type WriteArchive404JSONResponse struct{ NotFoundJSONResponse }
+
+func (response WriteArchive404JSONResponse) VisitWriteArchiveResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response.Body); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/json")
+	if response.Headers.Allow != nil {
+		w.Header().Set("Allow", fmt.Sprint(*response.Headers.Allow))
+	}
+	if response.Headers.RequestID != nil {
+		w.Header().Set("Request-Id", fmt.Sprint(*response.Headers.RequestID))
+	}
+	w.WriteHeader(404)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type WriteArchive409JSONResponse struct{ ConflictJSONResponse }
+
+func (response WriteArchive409JSONResponse) VisitWriteArchiveResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response.Body); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/json")
+	if response.Headers.RequestID != nil {
+		w.Header().Set("Request-Id", fmt.Sprint(*response.Headers.RequestID))
+	}
+	w.WriteHeader(409)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type WriteArchive413JSONResponse struct{ TooLargeJSONResponse }
+
+func (response WriteArchive413JSONResponse) VisitWriteArchiveResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response.Body); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/json")
+	if response.Headers.RequestID != nil {
+		w.Header().Set("Request-Id", fmt.Sprint(*response.Headers.RequestID))
+	}
+	w.WriteHeader(413)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type WriteArchive429JSONResponse struct{ AtCapacityJSONResponse }
+
+func (response WriteArchive429JSONResponse) VisitWriteArchiveResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response.Body); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/json")
+	if response.Headers.RequestID != nil {
+		w.Header().Set("Request-Id", fmt.Sprint(*response.Headers.RequestID))
+	}
+	if response.Headers.RetryAfter != nil {
+		w.Header().Set("Retry-After", fmt.Sprint(*response.Headers.RetryAfter))
+	}
+	w.WriteHeader(429)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type WriteArchive500JSONResponse struct{ InternalErrorJSONResponse }
+
+func (response WriteArchive500JSONResponse) VisitWriteArchiveResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response.Body); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/json")
+	if response.Headers.RequestID != nil {
+		w.Header().Set("Request-Id", fmt.Sprint(*response.Headers.RequestID))
+	}
+	w.WriteHeader(500)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type WriteArchive502JSONResponse struct{ GuestUnreachableJSONResponse }
+
+func (response WriteArchive502JSONResponse) VisitWriteArchiveResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response.Body); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/json")
+	if response.Headers.RequestID != nil {
+		w.Header().Set("Request-Id", fmt.Sprint(*response.Headers.RequestID))
+	}
+	w.WriteHeader(502)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type WriteArchive503JSONResponse struct{ UnavailableJSONResponse }
+
+func (response WriteArchive503JSONResponse) VisitWriteArchiveResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response.Body); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/json")
+	if response.Headers.RequestID != nil {
+		w.Header().Set("Request-Id", fmt.Sprint(*response.Headers.RequestID))
+	}
+	if response.Headers.RetryAfter != nil {
+		w.Header().Set("Retry-After", fmt.Sprint(*response.Headers.RetryAfter))
+	}
+	w.WriteHeader(503)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type WriteArchive507JSONResponse struct{ GuestDiskFullJSONResponse }
+
+func (response WriteArchive507JSONResponse) VisitWriteArchiveResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response.Body); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/json")
+	if response.Headers.RequestID != nil {
+		w.Header().Set("Request-Id", fmt.Sprint(*response.Headers.RequestID))
+	}
+	w.WriteHeader(507)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type MakeDirectoryRequestObject struct {
+	Sandbox SandboxID `json:"sandbox"`
+	Body    *MakeDirectoryJSONRequestBody
+}
+
+type MakeDirectoryResponseObject interface {
+	VisitMakeDirectoryResponse(w http.ResponseWriter) error
+}
+
+type MakeDirectory201JSONResponse File
+
+func (response MakeDirectory201JSONResponse) VisitMakeDirectoryResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/json")
+	w.WriteHeader(201)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type MakeDirectory400JSONResponse struct{ BadRequestJSONResponse }
+
+func (response MakeDirectory400JSONResponse) VisitMakeDirectoryResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response.Body); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/json")
+	if response.Headers.RequestID != nil {
+		w.Header().Set("Request-Id", fmt.Sprint(*response.Headers.RequestID))
+	}
+	w.WriteHeader(400)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type MakeDirectory401JSONResponse struct{ UnauthenticatedJSONResponse }
+
+func (response MakeDirectory401JSONResponse) VisitMakeDirectoryResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response.Body); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/json")
+	if response.Headers.RequestID != nil {
+		w.Header().Set("Request-Id", fmt.Sprint(*response.Headers.RequestID))
+	}
+	if response.Headers.WWWAuthenticate != nil {
+		w.Header().Set("WWW-Authenticate", fmt.Sprint(*response.Headers.WWWAuthenticate))
+	}
+	w.WriteHeader(401)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type MakeDirectory404JSONResponse struct{ NotFoundJSONResponse }
+
+func (response MakeDirectory404JSONResponse) VisitMakeDirectoryResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response.Body); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/json")
+	if response.Headers.Allow != nil {
+		w.Header().Set("Allow", fmt.Sprint(*response.Headers.Allow))
+	}
+	if response.Headers.RequestID != nil {
+		w.Header().Set("Request-Id", fmt.Sprint(*response.Headers.RequestID))
+	}
+	w.WriteHeader(404)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type MakeDirectory409JSONResponse struct{ ConflictJSONResponse }
+
+func (response MakeDirectory409JSONResponse) VisitMakeDirectoryResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response.Body); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/json")
+	if response.Headers.RequestID != nil {
+		w.Header().Set("Request-Id", fmt.Sprint(*response.Headers.RequestID))
+	}
+	w.WriteHeader(409)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type MakeDirectory413JSONResponse struct{ TooLargeJSONResponse }
+
+func (response MakeDirectory413JSONResponse) VisitMakeDirectoryResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response.Body); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/json")
+	if response.Headers.RequestID != nil {
+		w.Header().Set("Request-Id", fmt.Sprint(*response.Headers.RequestID))
+	}
+	w.WriteHeader(413)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type MakeDirectory429JSONResponse struct{ AtCapacityJSONResponse }
+
+func (response MakeDirectory429JSONResponse) VisitMakeDirectoryResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response.Body); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/json")
+	if response.Headers.RequestID != nil {
+		w.Header().Set("Request-Id", fmt.Sprint(*response.Headers.RequestID))
+	}
+	if response.Headers.RetryAfter != nil {
+		w.Header().Set("Retry-After", fmt.Sprint(*response.Headers.RetryAfter))
+	}
+	w.WriteHeader(429)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type MakeDirectory500JSONResponse struct{ InternalErrorJSONResponse }
+
+func (response MakeDirectory500JSONResponse) VisitMakeDirectoryResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response.Body); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/json")
+	if response.Headers.RequestID != nil {
+		w.Header().Set("Request-Id", fmt.Sprint(*response.Headers.RequestID))
+	}
+	w.WriteHeader(500)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type MakeDirectory502JSONResponse struct{ GuestUnreachableJSONResponse }
+
+func (response MakeDirectory502JSONResponse) VisitMakeDirectoryResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response.Body); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/json")
+	if response.Headers.RequestID != nil {
+		w.Header().Set("Request-Id", fmt.Sprint(*response.Headers.RequestID))
+	}
+	w.WriteHeader(502)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type MakeDirectory503JSONResponse struct{ UnavailableJSONResponse }
+
+func (response MakeDirectory503JSONResponse) VisitMakeDirectoryResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response.Body); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/json")
+	if response.Headers.RequestID != nil {
+		w.Header().Set("Request-Id", fmt.Sprint(*response.Headers.RequestID))
+	}
+	if response.Headers.RetryAfter != nil {
+		w.Header().Set("Retry-After", fmt.Sprint(*response.Headers.RetryAfter))
+	}
+	w.WriteHeader(503)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type MakeDirectory507JSONResponse struct{ GuestDiskFullJSONResponse }
+
+func (response MakeDirectory507JSONResponse) VisitMakeDirectoryResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response.Body); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/json")
+	if response.Headers.RequestID != nil {
+		w.Header().Set("Request-Id", fmt.Sprint(*response.Headers.RequestID))
+	}
+	w.WriteHeader(507)
 	_, err := buf.WriteTo(w)
 	return err
 }
@@ -5153,6 +6749,177 @@ func (response ExtendSandbox503JSONResponse) VisitExtendSandboxResponse(w http.R
 	return err
 }
 
+type RemoveFileRequestObject struct {
+	Sandbox SandboxID `json:"sandbox"`
+	Params  RemoveFileParams
+}
+
+type RemoveFileResponseObject interface {
+	VisitRemoveFileResponse(w http.ResponseWriter) error
+}
+
+type RemoveFile200JSONResponse FileRemoved
+
+func (response RemoveFile200JSONResponse) VisitRemoveFileResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/json")
+	w.WriteHeader(200)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type RemoveFile400JSONResponse struct{ BadRequestJSONResponse }
+
+func (response RemoveFile400JSONResponse) VisitRemoveFileResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response.Body); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/json")
+	if response.Headers.RequestID != nil {
+		w.Header().Set("Request-Id", fmt.Sprint(*response.Headers.RequestID))
+	}
+	w.WriteHeader(400)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type RemoveFile401JSONResponse struct{ UnauthenticatedJSONResponse }
+
+func (response RemoveFile401JSONResponse) VisitRemoveFileResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response.Body); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/json")
+	if response.Headers.RequestID != nil {
+		w.Header().Set("Request-Id", fmt.Sprint(*response.Headers.RequestID))
+	}
+	if response.Headers.WWWAuthenticate != nil {
+		w.Header().Set("WWW-Authenticate", fmt.Sprint(*response.Headers.WWWAuthenticate))
+	}
+	w.WriteHeader(401)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type RemoveFile404JSONResponse struct{ NotFoundJSONResponse }
+
+func (response RemoveFile404JSONResponse) VisitRemoveFileResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response.Body); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/json")
+	if response.Headers.Allow != nil {
+		w.Header().Set("Allow", fmt.Sprint(*response.Headers.Allow))
+	}
+	if response.Headers.RequestID != nil {
+		w.Header().Set("Request-Id", fmt.Sprint(*response.Headers.RequestID))
+	}
+	w.WriteHeader(404)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type RemoveFile409JSONResponse struct{ ConflictJSONResponse }
+
+func (response RemoveFile409JSONResponse) VisitRemoveFileResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response.Body); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/json")
+	if response.Headers.RequestID != nil {
+		w.Header().Set("Request-Id", fmt.Sprint(*response.Headers.RequestID))
+	}
+	w.WriteHeader(409)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type RemoveFile429JSONResponse struct{ AtCapacityJSONResponse }
+
+func (response RemoveFile429JSONResponse) VisitRemoveFileResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response.Body); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/json")
+	if response.Headers.RequestID != nil {
+		w.Header().Set("Request-Id", fmt.Sprint(*response.Headers.RequestID))
+	}
+	if response.Headers.RetryAfter != nil {
+		w.Header().Set("Retry-After", fmt.Sprint(*response.Headers.RetryAfter))
+	}
+	w.WriteHeader(429)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type RemoveFile500JSONResponse struct{ InternalErrorJSONResponse }
+
+func (response RemoveFile500JSONResponse) VisitRemoveFileResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response.Body); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/json")
+	if response.Headers.RequestID != nil {
+		w.Header().Set("Request-Id", fmt.Sprint(*response.Headers.RequestID))
+	}
+	w.WriteHeader(500)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type RemoveFile502JSONResponse struct{ GuestUnreachableJSONResponse }
+
+func (response RemoveFile502JSONResponse) VisitRemoveFileResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response.Body); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/json")
+	if response.Headers.RequestID != nil {
+		w.Header().Set("Request-Id", fmt.Sprint(*response.Headers.RequestID))
+	}
+	w.WriteHeader(502)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type RemoveFile503JSONResponse struct{ UnavailableJSONResponse }
+
+func (response RemoveFile503JSONResponse) VisitRemoveFileResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response.Body); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/json")
+	if response.Headers.RequestID != nil {
+		w.Header().Set("Request-Id", fmt.Sprint(*response.Headers.RequestID))
+	}
+	if response.Headers.RetryAfter != nil {
+		w.Header().Set("Retry-After", fmt.Sprint(*response.Headers.RetryAfter))
+	}
+	w.WriteHeader(503)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
 type ReadFileRequestObject struct {
 	Sandbox SandboxID `json:"sandbox"`
 	Params  ReadFileParams
@@ -5162,8 +6929,15 @@ type ReadFileResponseObject interface {
 	VisitReadFileResponse(w http.ResponseWriter) error
 }
 
+type ReadFile200ResponseHeaders struct {
+	AcceptRanges *string
+	ETag         *string
+	LastModified *string
+}
+
 type ReadFile200ApplicationOctetStreamResponse struct {
 	Body          io.Reader
+	Headers       ReadFile200ResponseHeaders
 	ContentLength int64
 }
 
@@ -5173,7 +6947,56 @@ func (response ReadFile200ApplicationOctetStreamResponse) VisitReadFileResponse(
 	if response.ContentLength != 0 {
 		w.Header().Set("Content-Length", fmt.Sprint(response.ContentLength))
 	}
+	if response.Headers.AcceptRanges != nil {
+		w.Header().Set("Accept-Ranges", fmt.Sprint(*response.Headers.AcceptRanges))
+	}
+	if response.Headers.ETag != nil {
+		w.Header().Set("ETag", fmt.Sprint(*response.Headers.ETag))
+	}
+	if response.Headers.LastModified != nil {
+		w.Header().Set("Last-Modified", fmt.Sprint(*response.Headers.LastModified))
+	}
 	w.WriteHeader(200)
+
+	if closer, ok := response.Body.(io.ReadCloser); ok {
+		defer closer.Close()
+	}
+	_, err := io.Copy(w, response.Body)
+	return err
+}
+
+type ReadFile206ResponseHeaders struct {
+	AcceptRanges *string
+	ContentRange *string
+	ETag         *string
+	LastModified *string
+}
+
+type ReadFile206ApplicationOctetStreamResponse struct {
+	Body          io.Reader
+	Headers       ReadFile206ResponseHeaders
+	ContentLength int64
+}
+
+func (response ReadFile206ApplicationOctetStreamResponse) VisitReadFileResponse(w http.ResponseWriter) error {
+
+	w.Header().Set("Content-Type", "application/octet-stream")
+	if response.ContentLength != 0 {
+		w.Header().Set("Content-Length", fmt.Sprint(response.ContentLength))
+	}
+	if response.Headers.AcceptRanges != nil {
+		w.Header().Set("Accept-Ranges", fmt.Sprint(*response.Headers.AcceptRanges))
+	}
+	if response.Headers.ContentRange != nil {
+		w.Header().Set("Content-Range", fmt.Sprint(*response.Headers.ContentRange))
+	}
+	if response.Headers.ETag != nil {
+		w.Header().Set("ETag", fmt.Sprint(*response.Headers.ETag))
+	}
+	if response.Headers.LastModified != nil {
+		w.Header().Set("Last-Modified", fmt.Sprint(*response.Headers.LastModified))
+	}
+	w.WriteHeader(206)
 
 	if closer, ok := response.Body.(io.ReadCloser); ok {
 		defer closer.Close()
@@ -5252,6 +7075,46 @@ func (response ReadFile409JSONResponse) VisitReadFileResponse(w http.ResponseWri
 		w.Header().Set("Request-Id", fmt.Sprint(*response.Headers.RequestID))
 	}
 	w.WriteHeader(409)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type ReadFile416JSONResponse struct{ RangeInvalidJSONResponse }
+
+func (response ReadFile416JSONResponse) VisitReadFileResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response.Body); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/json")
+	if response.Headers.ContentRange != nil {
+		w.Header().Set("Content-Range", fmt.Sprint(*response.Headers.ContentRange))
+	}
+	if response.Headers.RequestID != nil {
+		w.Header().Set("Request-Id", fmt.Sprint(*response.Headers.RequestID))
+	}
+	w.WriteHeader(416)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type ReadFile429JSONResponse struct{ AtCapacityJSONResponse }
+
+func (response ReadFile429JSONResponse) VisitReadFileResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response.Body); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/json")
+	if response.Headers.RequestID != nil {
+		w.Header().Set("Request-Id", fmt.Sprint(*response.Headers.RequestID))
+	}
+	if response.Headers.RetryAfter != nil {
+		w.Header().Set("Retry-After", fmt.Sprint(*response.Headers.RetryAfter))
+	}
+	w.WriteHeader(429)
 	_, err := buf.WriteTo(w)
 	return err
 }
@@ -5424,6 +7287,26 @@ func (response WriteFile413JSONResponse) VisitWriteFileResponse(w http.ResponseW
 	return err
 }
 
+type WriteFile429JSONResponse struct{ AtCapacityJSONResponse }
+
+func (response WriteFile429JSONResponse) VisitWriteFileResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response.Body); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/json")
+	if response.Headers.RequestID != nil {
+		w.Header().Set("Request-Id", fmt.Sprint(*response.Headers.RequestID))
+	}
+	if response.Headers.RetryAfter != nil {
+		w.Header().Set("Retry-After", fmt.Sprint(*response.Headers.RetryAfter))
+	}
+	w.WriteHeader(429)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
 type WriteFile500JSONResponse struct{ InternalErrorJSONResponse }
 
 func (response WriteFile500JSONResponse) VisitWriteFileResponse(w http.ResponseWriter) error {
@@ -5481,6 +7364,211 @@ func (response WriteFile503JSONResponse) VisitWriteFileResponse(w http.ResponseW
 type WriteFile507JSONResponse struct{ GuestDiskFullJSONResponse }
 
 func (response WriteFile507JSONResponse) VisitWriteFileResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response.Body); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/json")
+	if response.Headers.RequestID != nil {
+		w.Header().Set("Request-Id", fmt.Sprint(*response.Headers.RequestID))
+	}
+	w.WriteHeader(507)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type WriteFilesRequestObject struct {
+	Sandbox SandboxID `json:"sandbox"`
+	Body    *WriteFilesJSONRequestBody
+}
+
+type WriteFilesResponseObject interface {
+	VisitWriteFilesResponse(w http.ResponseWriter) error
+}
+
+type WriteFiles201JSONResponse FileBatchWritten
+
+func (response WriteFiles201JSONResponse) VisitWriteFilesResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/json")
+	w.WriteHeader(201)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type WriteFiles400JSONResponse struct{ BadRequestJSONResponse }
+
+func (response WriteFiles400JSONResponse) VisitWriteFilesResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response.Body); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/json")
+	if response.Headers.RequestID != nil {
+		w.Header().Set("Request-Id", fmt.Sprint(*response.Headers.RequestID))
+	}
+	w.WriteHeader(400)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type WriteFiles401JSONResponse struct{ UnauthenticatedJSONResponse }
+
+func (response WriteFiles401JSONResponse) VisitWriteFilesResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response.Body); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/json")
+	if response.Headers.RequestID != nil {
+		w.Header().Set("Request-Id", fmt.Sprint(*response.Headers.RequestID))
+	}
+	if response.Headers.WWWAuthenticate != nil {
+		w.Header().Set("WWW-Authenticate", fmt.Sprint(*response.Headers.WWWAuthenticate))
+	}
+	w.WriteHeader(401)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type WriteFiles404JSONResponse struct{ NotFoundJSONResponse }
+
+func (response WriteFiles404JSONResponse) VisitWriteFilesResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response.Body); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/json")
+	if response.Headers.Allow != nil {
+		w.Header().Set("Allow", fmt.Sprint(*response.Headers.Allow))
+	}
+	if response.Headers.RequestID != nil {
+		w.Header().Set("Request-Id", fmt.Sprint(*response.Headers.RequestID))
+	}
+	w.WriteHeader(404)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type WriteFiles409JSONResponse struct{ ConflictJSONResponse }
+
+func (response WriteFiles409JSONResponse) VisitWriteFilesResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response.Body); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/json")
+	if response.Headers.RequestID != nil {
+		w.Header().Set("Request-Id", fmt.Sprint(*response.Headers.RequestID))
+	}
+	w.WriteHeader(409)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type WriteFiles413JSONResponse struct{ TooLargeJSONResponse }
+
+func (response WriteFiles413JSONResponse) VisitWriteFilesResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response.Body); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/json")
+	if response.Headers.RequestID != nil {
+		w.Header().Set("Request-Id", fmt.Sprint(*response.Headers.RequestID))
+	}
+	w.WriteHeader(413)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type WriteFiles429JSONResponse struct{ AtCapacityJSONResponse }
+
+func (response WriteFiles429JSONResponse) VisitWriteFilesResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response.Body); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/json")
+	if response.Headers.RequestID != nil {
+		w.Header().Set("Request-Id", fmt.Sprint(*response.Headers.RequestID))
+	}
+	if response.Headers.RetryAfter != nil {
+		w.Header().Set("Retry-After", fmt.Sprint(*response.Headers.RetryAfter))
+	}
+	w.WriteHeader(429)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type WriteFiles500JSONResponse struct{ InternalErrorJSONResponse }
+
+func (response WriteFiles500JSONResponse) VisitWriteFilesResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response.Body); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/json")
+	if response.Headers.RequestID != nil {
+		w.Header().Set("Request-Id", fmt.Sprint(*response.Headers.RequestID))
+	}
+	w.WriteHeader(500)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type WriteFiles502JSONResponse struct{ GuestUnreachableJSONResponse }
+
+func (response WriteFiles502JSONResponse) VisitWriteFilesResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response.Body); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/json")
+	if response.Headers.RequestID != nil {
+		w.Header().Set("Request-Id", fmt.Sprint(*response.Headers.RequestID))
+	}
+	w.WriteHeader(502)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type WriteFiles503JSONResponse struct{ UnavailableJSONResponse }
+
+func (response WriteFiles503JSONResponse) VisitWriteFilesResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response.Body); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/json")
+	if response.Headers.RequestID != nil {
+		w.Header().Set("Request-Id", fmt.Sprint(*response.Headers.RequestID))
+	}
+	if response.Headers.RetryAfter != nil {
+		w.Header().Set("Retry-After", fmt.Sprint(*response.Headers.RetryAfter))
+	}
+	w.WriteHeader(503)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type WriteFiles507JSONResponse struct{ GuestDiskFullJSONResponse }
+
+func (response WriteFiles507JSONResponse) VisitWriteFilesResponse(w http.ResponseWriter) error {
 
 	var buf bytes.Buffer
 	if err := json.NewEncoder(&buf).Encode(response.Body); err != nil {
@@ -5610,6 +7698,26 @@ func (response WriteFileContent413JSONResponse) VisitWriteFileContentResponse(w 
 	return err
 }
 
+type WriteFileContent429JSONResponse struct{ AtCapacityJSONResponse }
+
+func (response WriteFileContent429JSONResponse) VisitWriteFileContentResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response.Body); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/json")
+	if response.Headers.RequestID != nil {
+		w.Header().Set("Request-Id", fmt.Sprint(*response.Headers.RequestID))
+	}
+	if response.Headers.RetryAfter != nil {
+		w.Header().Set("Retry-After", fmt.Sprint(*response.Headers.RetryAfter))
+	}
+	w.WriteHeader(429)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
 type WriteFileContent500JSONResponse struct{ InternalErrorJSONResponse }
 
 func (response WriteFileContent500JSONResponse) VisitWriteFileContentResponse(w http.ResponseWriter) error {
@@ -5677,6 +7785,761 @@ func (response WriteFileContent507JSONResponse) VisitWriteFileContentResponse(w 
 		w.Header().Set("Request-Id", fmt.Sprint(*response.Headers.RequestID))
 	}
 	w.WriteHeader(507)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type ListFilesRequestObject struct {
+	Sandbox SandboxID `json:"sandbox"`
+	Params  ListFilesParams
+}
+
+type ListFilesResponseObject interface {
+	VisitListFilesResponse(w http.ResponseWriter) error
+}
+
+type ListFiles200JSONResponse FileList
+
+func (response ListFiles200JSONResponse) VisitListFilesResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/json")
+	w.WriteHeader(200)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type ListFiles400JSONResponse struct{ BadRequestJSONResponse }
+
+func (response ListFiles400JSONResponse) VisitListFilesResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response.Body); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/json")
+	if response.Headers.RequestID != nil {
+		w.Header().Set("Request-Id", fmt.Sprint(*response.Headers.RequestID))
+	}
+	w.WriteHeader(400)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type ListFiles401JSONResponse struct{ UnauthenticatedJSONResponse }
+
+func (response ListFiles401JSONResponse) VisitListFilesResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response.Body); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/json")
+	if response.Headers.RequestID != nil {
+		w.Header().Set("Request-Id", fmt.Sprint(*response.Headers.RequestID))
+	}
+	if response.Headers.WWWAuthenticate != nil {
+		w.Header().Set("WWW-Authenticate", fmt.Sprint(*response.Headers.WWWAuthenticate))
+	}
+	w.WriteHeader(401)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type ListFiles404JSONResponse struct{ NotFoundJSONResponse }
+
+func (response ListFiles404JSONResponse) VisitListFilesResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response.Body); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/json")
+	if response.Headers.Allow != nil {
+		w.Header().Set("Allow", fmt.Sprint(*response.Headers.Allow))
+	}
+	if response.Headers.RequestID != nil {
+		w.Header().Set("Request-Id", fmt.Sprint(*response.Headers.RequestID))
+	}
+	w.WriteHeader(404)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type ListFiles409JSONResponse struct{ ConflictJSONResponse }
+
+func (response ListFiles409JSONResponse) VisitListFilesResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response.Body); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/json")
+	if response.Headers.RequestID != nil {
+		w.Header().Set("Request-Id", fmt.Sprint(*response.Headers.RequestID))
+	}
+	w.WriteHeader(409)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type ListFiles429JSONResponse struct{ AtCapacityJSONResponse }
+
+func (response ListFiles429JSONResponse) VisitListFilesResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response.Body); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/json")
+	if response.Headers.RequestID != nil {
+		w.Header().Set("Request-Id", fmt.Sprint(*response.Headers.RequestID))
+	}
+	if response.Headers.RetryAfter != nil {
+		w.Header().Set("Retry-After", fmt.Sprint(*response.Headers.RetryAfter))
+	}
+	w.WriteHeader(429)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type ListFiles500JSONResponse struct{ InternalErrorJSONResponse }
+
+func (response ListFiles500JSONResponse) VisitListFilesResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response.Body); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/json")
+	if response.Headers.RequestID != nil {
+		w.Header().Set("Request-Id", fmt.Sprint(*response.Headers.RequestID))
+	}
+	w.WriteHeader(500)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type ListFiles502JSONResponse struct{ GuestUnreachableJSONResponse }
+
+func (response ListFiles502JSONResponse) VisitListFilesResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response.Body); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/json")
+	if response.Headers.RequestID != nil {
+		w.Header().Set("Request-Id", fmt.Sprint(*response.Headers.RequestID))
+	}
+	w.WriteHeader(502)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type ListFiles503JSONResponse struct{ UnavailableJSONResponse }
+
+func (response ListFiles503JSONResponse) VisitListFilesResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response.Body); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/json")
+	if response.Headers.RequestID != nil {
+		w.Header().Set("Request-Id", fmt.Sprint(*response.Headers.RequestID))
+	}
+	if response.Headers.RetryAfter != nil {
+		w.Header().Set("Retry-After", fmt.Sprint(*response.Headers.RetryAfter))
+	}
+	w.WriteHeader(503)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type MoveFileRequestObject struct {
+	Sandbox SandboxID `json:"sandbox"`
+	Body    *MoveFileJSONRequestBody
+}
+
+type MoveFileResponseObject interface {
+	VisitMoveFileResponse(w http.ResponseWriter) error
+}
+
+type MoveFile200JSONResponse File
+
+func (response MoveFile200JSONResponse) VisitMoveFileResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/json")
+	w.WriteHeader(200)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type MoveFile400JSONResponse struct{ BadRequestJSONResponse }
+
+func (response MoveFile400JSONResponse) VisitMoveFileResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response.Body); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/json")
+	if response.Headers.RequestID != nil {
+		w.Header().Set("Request-Id", fmt.Sprint(*response.Headers.RequestID))
+	}
+	w.WriteHeader(400)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type MoveFile401JSONResponse struct{ UnauthenticatedJSONResponse }
+
+func (response MoveFile401JSONResponse) VisitMoveFileResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response.Body); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/json")
+	if response.Headers.RequestID != nil {
+		w.Header().Set("Request-Id", fmt.Sprint(*response.Headers.RequestID))
+	}
+	if response.Headers.WWWAuthenticate != nil {
+		w.Header().Set("WWW-Authenticate", fmt.Sprint(*response.Headers.WWWAuthenticate))
+	}
+	w.WriteHeader(401)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type MoveFile404JSONResponse struct{ NotFoundJSONResponse }
+
+func (response MoveFile404JSONResponse) VisitMoveFileResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response.Body); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/json")
+	if response.Headers.Allow != nil {
+		w.Header().Set("Allow", fmt.Sprint(*response.Headers.Allow))
+	}
+	if response.Headers.RequestID != nil {
+		w.Header().Set("Request-Id", fmt.Sprint(*response.Headers.RequestID))
+	}
+	w.WriteHeader(404)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type MoveFile409JSONResponse struct{ ConflictJSONResponse }
+
+func (response MoveFile409JSONResponse) VisitMoveFileResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response.Body); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/json")
+	if response.Headers.RequestID != nil {
+		w.Header().Set("Request-Id", fmt.Sprint(*response.Headers.RequestID))
+	}
+	w.WriteHeader(409)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type MoveFile413JSONResponse struct{ TooLargeJSONResponse }
+
+func (response MoveFile413JSONResponse) VisitMoveFileResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response.Body); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/json")
+	if response.Headers.RequestID != nil {
+		w.Header().Set("Request-Id", fmt.Sprint(*response.Headers.RequestID))
+	}
+	w.WriteHeader(413)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type MoveFile429JSONResponse struct{ AtCapacityJSONResponse }
+
+func (response MoveFile429JSONResponse) VisitMoveFileResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response.Body); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/json")
+	if response.Headers.RequestID != nil {
+		w.Header().Set("Request-Id", fmt.Sprint(*response.Headers.RequestID))
+	}
+	if response.Headers.RetryAfter != nil {
+		w.Header().Set("Retry-After", fmt.Sprint(*response.Headers.RetryAfter))
+	}
+	w.WriteHeader(429)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type MoveFile500JSONResponse struct{ InternalErrorJSONResponse }
+
+func (response MoveFile500JSONResponse) VisitMoveFileResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response.Body); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/json")
+	if response.Headers.RequestID != nil {
+		w.Header().Set("Request-Id", fmt.Sprint(*response.Headers.RequestID))
+	}
+	w.WriteHeader(500)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type MoveFile502JSONResponse struct{ GuestUnreachableJSONResponse }
+
+func (response MoveFile502JSONResponse) VisitMoveFileResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response.Body); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/json")
+	if response.Headers.RequestID != nil {
+		w.Header().Set("Request-Id", fmt.Sprint(*response.Headers.RequestID))
+	}
+	w.WriteHeader(502)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type MoveFile503JSONResponse struct{ UnavailableJSONResponse }
+
+func (response MoveFile503JSONResponse) VisitMoveFileResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response.Body); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/json")
+	if response.Headers.RequestID != nil {
+		w.Header().Set("Request-Id", fmt.Sprint(*response.Headers.RequestID))
+	}
+	if response.Headers.RetryAfter != nil {
+		w.Header().Set("Retry-After", fmt.Sprint(*response.Headers.RetryAfter))
+	}
+	w.WriteHeader(503)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type MoveFile507JSONResponse struct{ GuestDiskFullJSONResponse }
+
+func (response MoveFile507JSONResponse) VisitMoveFileResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response.Body); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/json")
+	if response.Headers.RequestID != nil {
+		w.Header().Set("Request-Id", fmt.Sprint(*response.Headers.RequestID))
+	}
+	w.WriteHeader(507)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type StatFileRequestObject struct {
+	Sandbox SandboxID `json:"sandbox"`
+	Params  StatFileParams
+}
+
+type StatFileResponseObject interface {
+	VisitStatFileResponse(w http.ResponseWriter) error
+}
+
+type StatFile200JSONResponse File
+
+func (response StatFile200JSONResponse) VisitStatFileResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/json")
+	w.WriteHeader(200)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type StatFile400JSONResponse struct{ BadRequestJSONResponse }
+
+func (response StatFile400JSONResponse) VisitStatFileResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response.Body); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/json")
+	if response.Headers.RequestID != nil {
+		w.Header().Set("Request-Id", fmt.Sprint(*response.Headers.RequestID))
+	}
+	w.WriteHeader(400)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type StatFile401JSONResponse struct{ UnauthenticatedJSONResponse }
+
+func (response StatFile401JSONResponse) VisitStatFileResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response.Body); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/json")
+	if response.Headers.RequestID != nil {
+		w.Header().Set("Request-Id", fmt.Sprint(*response.Headers.RequestID))
+	}
+	if response.Headers.WWWAuthenticate != nil {
+		w.Header().Set("WWW-Authenticate", fmt.Sprint(*response.Headers.WWWAuthenticate))
+	}
+	w.WriteHeader(401)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type StatFile404JSONResponse struct{ NotFoundJSONResponse }
+
+func (response StatFile404JSONResponse) VisitStatFileResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response.Body); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/json")
+	if response.Headers.Allow != nil {
+		w.Header().Set("Allow", fmt.Sprint(*response.Headers.Allow))
+	}
+	if response.Headers.RequestID != nil {
+		w.Header().Set("Request-Id", fmt.Sprint(*response.Headers.RequestID))
+	}
+	w.WriteHeader(404)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type StatFile409JSONResponse struct{ ConflictJSONResponse }
+
+func (response StatFile409JSONResponse) VisitStatFileResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response.Body); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/json")
+	if response.Headers.RequestID != nil {
+		w.Header().Set("Request-Id", fmt.Sprint(*response.Headers.RequestID))
+	}
+	w.WriteHeader(409)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type StatFile429JSONResponse struct{ AtCapacityJSONResponse }
+
+func (response StatFile429JSONResponse) VisitStatFileResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response.Body); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/json")
+	if response.Headers.RequestID != nil {
+		w.Header().Set("Request-Id", fmt.Sprint(*response.Headers.RequestID))
+	}
+	if response.Headers.RetryAfter != nil {
+		w.Header().Set("Retry-After", fmt.Sprint(*response.Headers.RetryAfter))
+	}
+	w.WriteHeader(429)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type StatFile500JSONResponse struct{ InternalErrorJSONResponse }
+
+func (response StatFile500JSONResponse) VisitStatFileResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response.Body); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/json")
+	if response.Headers.RequestID != nil {
+		w.Header().Set("Request-Id", fmt.Sprint(*response.Headers.RequestID))
+	}
+	w.WriteHeader(500)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type StatFile502JSONResponse struct{ GuestUnreachableJSONResponse }
+
+func (response StatFile502JSONResponse) VisitStatFileResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response.Body); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/json")
+	if response.Headers.RequestID != nil {
+		w.Header().Set("Request-Id", fmt.Sprint(*response.Headers.RequestID))
+	}
+	w.WriteHeader(502)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type StatFile503JSONResponse struct{ UnavailableJSONResponse }
+
+func (response StatFile503JSONResponse) VisitStatFileResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response.Body); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/json")
+	if response.Headers.RequestID != nil {
+		w.Header().Set("Request-Id", fmt.Sprint(*response.Headers.RequestID))
+	}
+	if response.Headers.RetryAfter != nil {
+		w.Header().Set("Retry-After", fmt.Sprint(*response.Headers.RetryAfter))
+	}
+	w.WriteHeader(503)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type WatchFilesRequestObject struct {
+	Sandbox SandboxID `json:"sandbox"`
+	Params  WatchFilesParams
+}
+
+type WatchFilesResponseObject interface {
+	VisitWatchFilesResponse(w http.ResponseWriter) error
+}
+
+type WatchFiles200ResponseHeaders struct {
+	CacheControl *string
+}
+
+type WatchFiles200TextEventStreamResponse struct {
+	Body          io.Reader
+	Headers       WatchFiles200ResponseHeaders
+	ContentLength int64
+}
+
+func (response WatchFiles200TextEventStreamResponse) VisitWatchFilesResponse(w http.ResponseWriter) error {
+
+	w.Header().Set("Content-Type", "text/event-stream")
+	if response.ContentLength != 0 {
+		w.Header().Set("Content-Length", fmt.Sprint(response.ContentLength))
+	}
+	if response.Headers.CacheControl != nil {
+		w.Header().Set("Cache-Control", fmt.Sprint(*response.Headers.CacheControl))
+	}
+	w.WriteHeader(200)
+
+	if closer, ok := response.Body.(io.ReadCloser); ok {
+		defer closer.Close()
+	}
+	flusher, ok := w.(http.Flusher)
+	if !ok {
+		// If w doesn't support flushing, fall back to io.Copy.
+		_, err := io.Copy(w, response.Body)
+		return err
+	}
+	// text/event-stream messages are typically small; use a
+	// modest buffer and flush after each chunk so clients see
+	// events immediately instead of waiting on OS buffering.
+	buf := make([]byte, 4096)
+	for {
+		n, err := response.Body.Read(buf)
+		if n > 0 {
+			if _, writeErr := w.Write(buf[:n]); writeErr != nil {
+				return writeErr
+			}
+			flusher.Flush()
+		}
+		if err != nil {
+			if err == io.EOF {
+				return nil
+			}
+			return err
+		}
+	}
+}
+
+type WatchFiles400JSONResponse struct{ BadRequestJSONResponse }
+
+func (response WatchFiles400JSONResponse) VisitWatchFilesResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response.Body); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/json")
+	if response.Headers.RequestID != nil {
+		w.Header().Set("Request-Id", fmt.Sprint(*response.Headers.RequestID))
+	}
+	w.WriteHeader(400)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type WatchFiles401JSONResponse struct{ UnauthenticatedJSONResponse }
+
+func (response WatchFiles401JSONResponse) VisitWatchFilesResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response.Body); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/json")
+	if response.Headers.RequestID != nil {
+		w.Header().Set("Request-Id", fmt.Sprint(*response.Headers.RequestID))
+	}
+	if response.Headers.WWWAuthenticate != nil {
+		w.Header().Set("WWW-Authenticate", fmt.Sprint(*response.Headers.WWWAuthenticate))
+	}
+	w.WriteHeader(401)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type WatchFiles404JSONResponse struct{ NotFoundJSONResponse }
+
+func (response WatchFiles404JSONResponse) VisitWatchFilesResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response.Body); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/json")
+	if response.Headers.Allow != nil {
+		w.Header().Set("Allow", fmt.Sprint(*response.Headers.Allow))
+	}
+	if response.Headers.RequestID != nil {
+		w.Header().Set("Request-Id", fmt.Sprint(*response.Headers.RequestID))
+	}
+	w.WriteHeader(404)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type WatchFiles409JSONResponse struct{ ConflictJSONResponse }
+
+func (response WatchFiles409JSONResponse) VisitWatchFilesResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response.Body); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/json")
+	if response.Headers.RequestID != nil {
+		w.Header().Set("Request-Id", fmt.Sprint(*response.Headers.RequestID))
+	}
+	w.WriteHeader(409)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type WatchFiles429JSONResponse struct{ AtCapacityJSONResponse }
+
+func (response WatchFiles429JSONResponse) VisitWatchFilesResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response.Body); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/json")
+	if response.Headers.RequestID != nil {
+		w.Header().Set("Request-Id", fmt.Sprint(*response.Headers.RequestID))
+	}
+	if response.Headers.RetryAfter != nil {
+		w.Header().Set("Retry-After", fmt.Sprint(*response.Headers.RetryAfter))
+	}
+	w.WriteHeader(429)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type WatchFiles500JSONResponse struct{ InternalErrorJSONResponse }
+
+func (response WatchFiles500JSONResponse) VisitWatchFilesResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response.Body); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/json")
+	if response.Headers.RequestID != nil {
+		w.Header().Set("Request-Id", fmt.Sprint(*response.Headers.RequestID))
+	}
+	w.WriteHeader(500)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type WatchFiles502JSONResponse struct{ GuestUnreachableJSONResponse }
+
+func (response WatchFiles502JSONResponse) VisitWatchFilesResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response.Body); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/json")
+	if response.Headers.RequestID != nil {
+		w.Header().Set("Request-Id", fmt.Sprint(*response.Headers.RequestID))
+	}
+	w.WriteHeader(502)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type WatchFiles503JSONResponse struct{ UnavailableJSONResponse }
+
+func (response WatchFiles503JSONResponse) VisitWatchFilesResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response.Body); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/json")
+	if response.Headers.RequestID != nil {
+		w.Header().Set("Request-Id", fmt.Sprint(*response.Headers.RequestID))
+	}
+	if response.Headers.RetryAfter != nil {
+		w.Header().Set("Retry-After", fmt.Sprint(*response.Headers.RetryAfter))
+	}
+	w.WriteHeader(503)
 	_, err := buf.WriteTo(w)
 	return err
 }
@@ -5983,6 +8846,15 @@ type StrictServerInterface interface {
 	// GetSandbox Get a sandbox
 	// (GET /v1/sandboxes/{sandbox})
 	GetSandbox(ctx context.Context, request GetSandboxRequestObject) (GetSandboxResponseObject, error)
+	// ReadArchive Download a directory as an archive
+	// (GET /v1/sandboxes/{sandbox}/archive)
+	ReadArchive(ctx context.Context, request ReadArchiveRequestObject) (ReadArchiveResponseObject, error)
+	// WriteArchive Unpack an archive into a directory
+	// (PUT /v1/sandboxes/{sandbox}/archive)
+	WriteArchive(ctx context.Context, request WriteArchiveRequestObject) (WriteArchiveResponseObject, error)
+	// MakeDirectory Make a directory
+	// (POST /v1/sandboxes/{sandbox}/dirs)
+	MakeDirectory(ctx context.Context, request MakeDirectoryRequestObject) (MakeDirectoryResponseObject, error)
 	// ListExecutions List the executions of a sandbox
 	// (GET /v1/sandboxes/{sandbox}/executions)
 	ListExecutions(ctx context.Context, request ListExecutionsRequestObject) (ListExecutionsResponseObject, error)
@@ -6010,15 +8882,33 @@ type StrictServerInterface interface {
 	// ExtendSandbox Let a sandbox live longer
 	// (POST /v1/sandboxes/{sandbox}/extend)
 	ExtendSandbox(ctx context.Context, request ExtendSandboxRequestObject) (ExtendSandboxResponseObject, error)
-	// ReadFile Read a file
+	// RemoveFile Remove a file or a directory
+	// (DELETE /v1/sandboxes/{sandbox}/files)
+	RemoveFile(ctx context.Context, request RemoveFileRequestObject) (RemoveFileResponseObject, error)
+	// ReadFile Read a file, or a part of it
 	// (GET /v1/sandboxes/{sandbox}/files)
 	ReadFile(ctx context.Context, request ReadFileRequestObject) (ReadFileResponseObject, error)
 	// WriteFile Write a small file
 	// (POST /v1/sandboxes/{sandbox}/files)
 	WriteFile(ctx context.Context, request WriteFileRequestObject) (WriteFileResponseObject, error)
+	// WriteFiles Write several small files
+	// (POST /v1/sandboxes/{sandbox}/files/batch)
+	WriteFiles(ctx context.Context, request WriteFilesRequestObject) (WriteFilesResponseObject, error)
 	// WriteFileContent Write a file of any size
 	// (PUT /v1/sandboxes/{sandbox}/files/content)
 	WriteFileContent(ctx context.Context, request WriteFileContentRequestObject) (WriteFileContentResponseObject, error)
+	// ListFiles List a directory
+	// (GET /v1/sandboxes/{sandbox}/files/list)
+	ListFiles(ctx context.Context, request ListFilesRequestObject) (ListFilesResponseObject, error)
+	// MoveFile Move or rename
+	// (POST /v1/sandboxes/{sandbox}/files/move)
+	MoveFile(ctx context.Context, request MoveFileRequestObject) (MoveFileResponseObject, error)
+	// StatFile Get what a path names
+	// (GET /v1/sandboxes/{sandbox}/files/stat)
+	StatFile(ctx context.Context, request StatFileRequestObject) (StatFileResponseObject, error)
+	// WatchFiles Watch a directory or a file for changes
+	// (GET /v1/sandboxes/{sandbox}/files/watch)
+	WatchFiles(ctx context.Context, request WatchFilesRequestObject) (WatchFilesResponseObject, error)
 	// TouchSandbox Keep a sandbox from idling
 	// (POST /v1/sandboxes/{sandbox}/touch)
 	TouchSandbox(ctx context.Context, request TouchSandboxRequestObject) (TouchSandboxResponseObject, error)
@@ -6264,6 +9154,95 @@ func (sh *strictHandler) GetSandbox(w http.ResponseWriter, r *http.Request, sand
 		sh.options.ResponseErrorHandlerFunc(w, r, err)
 	} else if validResponse, ok := response.(GetSandboxResponseObject); ok {
 		if err := validResponse.VisitGetSandboxResponse(w); err != nil {
+			sh.options.ResponseErrorHandlerFunc(w, r, err)
+		}
+	} else if response != nil {
+		sh.options.ResponseErrorHandlerFunc(w, r, fmt.Errorf("unexpected response type: %T", response))
+	}
+}
+
+// ReadArchive operation middleware
+func (sh *strictHandler) ReadArchive(w http.ResponseWriter, r *http.Request, sandbox SandboxID, params ReadArchiveParams) {
+	var request ReadArchiveRequestObject
+
+	request.Sandbox = sandbox
+	request.Params = params
+
+	handler := func(ctx context.Context, w http.ResponseWriter, r *http.Request, request interface{}) (interface{}, error) {
+		return sh.ssi.ReadArchive(ctx, request.(ReadArchiveRequestObject))
+	}
+	for _, middleware := range sh.middlewares {
+		handler = middleware(handler, "ReadArchive")
+	}
+
+	response, err := handler(r.Context(), w, r, request)
+
+	if err != nil {
+		sh.options.ResponseErrorHandlerFunc(w, r, err)
+	} else if validResponse, ok := response.(ReadArchiveResponseObject); ok {
+		if err := validResponse.VisitReadArchiveResponse(w); err != nil {
+			sh.options.ResponseErrorHandlerFunc(w, r, err)
+		}
+	} else if response != nil {
+		sh.options.ResponseErrorHandlerFunc(w, r, fmt.Errorf("unexpected response type: %T", response))
+	}
+}
+
+// WriteArchive operation middleware
+func (sh *strictHandler) WriteArchive(w http.ResponseWriter, r *http.Request, sandbox SandboxID, params WriteArchiveParams) {
+	var request WriteArchiveRequestObject
+
+	request.Sandbox = sandbox
+	request.Params = params
+
+	request.Body = r.Body
+
+	handler := func(ctx context.Context, w http.ResponseWriter, r *http.Request, request interface{}) (interface{}, error) {
+		return sh.ssi.WriteArchive(ctx, request.(WriteArchiveRequestObject))
+	}
+	for _, middleware := range sh.middlewares {
+		handler = middleware(handler, "WriteArchive")
+	}
+
+	response, err := handler(r.Context(), w, r, request)
+
+	if err != nil {
+		sh.options.ResponseErrorHandlerFunc(w, r, err)
+	} else if validResponse, ok := response.(WriteArchiveResponseObject); ok {
+		if err := validResponse.VisitWriteArchiveResponse(w); err != nil {
+			sh.options.ResponseErrorHandlerFunc(w, r, err)
+		}
+	} else if response != nil {
+		sh.options.ResponseErrorHandlerFunc(w, r, fmt.Errorf("unexpected response type: %T", response))
+	}
+}
+
+// MakeDirectory operation middleware
+func (sh *strictHandler) MakeDirectory(w http.ResponseWriter, r *http.Request, sandbox SandboxID) {
+	var request MakeDirectoryRequestObject
+
+	request.Sandbox = sandbox
+
+	var body MakeDirectoryJSONRequestBody
+	if err := runtime.BindJSONBody(r, &body); err != nil {
+		sh.options.RequestErrorHandlerFunc(w, r, fmt.Errorf("can't decode JSON body: %w", err))
+		return
+	}
+	request.Body = &body
+
+	handler := func(ctx context.Context, w http.ResponseWriter, r *http.Request, request interface{}) (interface{}, error) {
+		return sh.ssi.MakeDirectory(ctx, request.(MakeDirectoryRequestObject))
+	}
+	for _, middleware := range sh.middlewares {
+		handler = middleware(handler, "MakeDirectory")
+	}
+
+	response, err := handler(r.Context(), w, r, request)
+
+	if err != nil {
+		sh.options.ResponseErrorHandlerFunc(w, r, err)
+	} else if validResponse, ok := response.(MakeDirectoryResponseObject); ok {
+		if err := validResponse.VisitMakeDirectoryResponse(w); err != nil {
 			sh.options.ResponseErrorHandlerFunc(w, r, err)
 		}
 	} else if response != nil {
@@ -6554,6 +9533,33 @@ func (sh *strictHandler) ExtendSandbox(w http.ResponseWriter, r *http.Request, s
 	}
 }
 
+// RemoveFile operation middleware
+func (sh *strictHandler) RemoveFile(w http.ResponseWriter, r *http.Request, sandbox SandboxID, params RemoveFileParams) {
+	var request RemoveFileRequestObject
+
+	request.Sandbox = sandbox
+	request.Params = params
+
+	handler := func(ctx context.Context, w http.ResponseWriter, r *http.Request, request interface{}) (interface{}, error) {
+		return sh.ssi.RemoveFile(ctx, request.(RemoveFileRequestObject))
+	}
+	for _, middleware := range sh.middlewares {
+		handler = middleware(handler, "RemoveFile")
+	}
+
+	response, err := handler(r.Context(), w, r, request)
+
+	if err != nil {
+		sh.options.ResponseErrorHandlerFunc(w, r, err)
+	} else if validResponse, ok := response.(RemoveFileResponseObject); ok {
+		if err := validResponse.VisitRemoveFileResponse(w); err != nil {
+			sh.options.ResponseErrorHandlerFunc(w, r, err)
+		}
+	} else if response != nil {
+		sh.options.ResponseErrorHandlerFunc(w, r, fmt.Errorf("unexpected response type: %T", response))
+	}
+}
+
 // ReadFile operation middleware
 func (sh *strictHandler) ReadFile(w http.ResponseWriter, r *http.Request, sandbox SandboxID, params ReadFileParams) {
 	var request ReadFileRequestObject
@@ -6614,6 +9620,39 @@ func (sh *strictHandler) WriteFile(w http.ResponseWriter, r *http.Request, sandb
 	}
 }
 
+// WriteFiles operation middleware
+func (sh *strictHandler) WriteFiles(w http.ResponseWriter, r *http.Request, sandbox SandboxID) {
+	var request WriteFilesRequestObject
+
+	request.Sandbox = sandbox
+
+	var body WriteFilesJSONRequestBody
+	if err := runtime.BindJSONBody(r, &body); err != nil {
+		sh.options.RequestErrorHandlerFunc(w, r, fmt.Errorf("can't decode JSON body: %w", err))
+		return
+	}
+	request.Body = &body
+
+	handler := func(ctx context.Context, w http.ResponseWriter, r *http.Request, request interface{}) (interface{}, error) {
+		return sh.ssi.WriteFiles(ctx, request.(WriteFilesRequestObject))
+	}
+	for _, middleware := range sh.middlewares {
+		handler = middleware(handler, "WriteFiles")
+	}
+
+	response, err := handler(r.Context(), w, r, request)
+
+	if err != nil {
+		sh.options.ResponseErrorHandlerFunc(w, r, err)
+	} else if validResponse, ok := response.(WriteFilesResponseObject); ok {
+		if err := validResponse.VisitWriteFilesResponse(w); err != nil {
+			sh.options.ResponseErrorHandlerFunc(w, r, err)
+		}
+	} else if response != nil {
+		sh.options.ResponseErrorHandlerFunc(w, r, fmt.Errorf("unexpected response type: %T", response))
+	}
+}
+
 // WriteFileContent operation middleware
 func (sh *strictHandler) WriteFileContent(w http.ResponseWriter, r *http.Request, sandbox SandboxID, params WriteFileContentParams) {
 	var request WriteFileContentRequestObject
@@ -6636,6 +9675,120 @@ func (sh *strictHandler) WriteFileContent(w http.ResponseWriter, r *http.Request
 		sh.options.ResponseErrorHandlerFunc(w, r, err)
 	} else if validResponse, ok := response.(WriteFileContentResponseObject); ok {
 		if err := validResponse.VisitWriteFileContentResponse(w); err != nil {
+			sh.options.ResponseErrorHandlerFunc(w, r, err)
+		}
+	} else if response != nil {
+		sh.options.ResponseErrorHandlerFunc(w, r, fmt.Errorf("unexpected response type: %T", response))
+	}
+}
+
+// ListFiles operation middleware
+func (sh *strictHandler) ListFiles(w http.ResponseWriter, r *http.Request, sandbox SandboxID, params ListFilesParams) {
+	var request ListFilesRequestObject
+
+	request.Sandbox = sandbox
+	request.Params = params
+
+	handler := func(ctx context.Context, w http.ResponseWriter, r *http.Request, request interface{}) (interface{}, error) {
+		return sh.ssi.ListFiles(ctx, request.(ListFilesRequestObject))
+	}
+	for _, middleware := range sh.middlewares {
+		handler = middleware(handler, "ListFiles")
+	}
+
+	response, err := handler(r.Context(), w, r, request)
+
+	if err != nil {
+		sh.options.ResponseErrorHandlerFunc(w, r, err)
+	} else if validResponse, ok := response.(ListFilesResponseObject); ok {
+		if err := validResponse.VisitListFilesResponse(w); err != nil {
+			sh.options.ResponseErrorHandlerFunc(w, r, err)
+		}
+	} else if response != nil {
+		sh.options.ResponseErrorHandlerFunc(w, r, fmt.Errorf("unexpected response type: %T", response))
+	}
+}
+
+// MoveFile operation middleware
+func (sh *strictHandler) MoveFile(w http.ResponseWriter, r *http.Request, sandbox SandboxID) {
+	var request MoveFileRequestObject
+
+	request.Sandbox = sandbox
+
+	var body MoveFileJSONRequestBody
+	if err := runtime.BindJSONBody(r, &body); err != nil {
+		sh.options.RequestErrorHandlerFunc(w, r, fmt.Errorf("can't decode JSON body: %w", err))
+		return
+	}
+	request.Body = &body
+
+	handler := func(ctx context.Context, w http.ResponseWriter, r *http.Request, request interface{}) (interface{}, error) {
+		return sh.ssi.MoveFile(ctx, request.(MoveFileRequestObject))
+	}
+	for _, middleware := range sh.middlewares {
+		handler = middleware(handler, "MoveFile")
+	}
+
+	response, err := handler(r.Context(), w, r, request)
+
+	if err != nil {
+		sh.options.ResponseErrorHandlerFunc(w, r, err)
+	} else if validResponse, ok := response.(MoveFileResponseObject); ok {
+		if err := validResponse.VisitMoveFileResponse(w); err != nil {
+			sh.options.ResponseErrorHandlerFunc(w, r, err)
+		}
+	} else if response != nil {
+		sh.options.ResponseErrorHandlerFunc(w, r, fmt.Errorf("unexpected response type: %T", response))
+	}
+}
+
+// StatFile operation middleware
+func (sh *strictHandler) StatFile(w http.ResponseWriter, r *http.Request, sandbox SandboxID, params StatFileParams) {
+	var request StatFileRequestObject
+
+	request.Sandbox = sandbox
+	request.Params = params
+
+	handler := func(ctx context.Context, w http.ResponseWriter, r *http.Request, request interface{}) (interface{}, error) {
+		return sh.ssi.StatFile(ctx, request.(StatFileRequestObject))
+	}
+	for _, middleware := range sh.middlewares {
+		handler = middleware(handler, "StatFile")
+	}
+
+	response, err := handler(r.Context(), w, r, request)
+
+	if err != nil {
+		sh.options.ResponseErrorHandlerFunc(w, r, err)
+	} else if validResponse, ok := response.(StatFileResponseObject); ok {
+		if err := validResponse.VisitStatFileResponse(w); err != nil {
+			sh.options.ResponseErrorHandlerFunc(w, r, err)
+		}
+	} else if response != nil {
+		sh.options.ResponseErrorHandlerFunc(w, r, fmt.Errorf("unexpected response type: %T", response))
+	}
+}
+
+// WatchFiles operation middleware
+func (sh *strictHandler) WatchFiles(w http.ResponseWriter, r *http.Request, sandbox SandboxID, params WatchFilesParams) {
+	var request WatchFilesRequestObject
+
+	request.Sandbox = sandbox
+	request.Params = params
+
+	handler := func(ctx context.Context, w http.ResponseWriter, r *http.Request, request interface{}) (interface{}, error) {
+		return sh.ssi.WatchFiles(ctx, request.(WatchFilesRequestObject))
+	}
+	for _, middleware := range sh.middlewares {
+		handler = middleware(handler, "WatchFiles")
+	}
+
+	response, err := handler(r.Context(), w, r, request)
+
+	if err != nil {
+		sh.options.ResponseErrorHandlerFunc(w, r, err)
+	} else if validResponse, ok := response.(WatchFilesResponseObject); ok {
+		if err := validResponse.VisitWatchFilesResponse(w); err != nil {
 			sh.options.ResponseErrorHandlerFunc(w, r, err)
 		}
 	} else if response != nil {
