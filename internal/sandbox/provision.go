@@ -57,12 +57,14 @@ func (v *microVM) build() []step {
 	}
 }
 
-// steps is the whole way from a plan to a usable sandbox, in order.
+// steps is the whole way from a plan to a usable sandbox, in order. A restored
+// agent said its hello in the template: that it answers is seen when it is configured.
 func (v *microVM) steps() []step {
-	if v.plan.Template != "" {
-		return append(v.build(), step{"answer", v.answer}, step{"configure", v.configure})
+	steps := v.build()
+	if v.plan.Template == "" {
+		steps = append(steps, step{"hello", v.hello})
 	}
-	return append(v.build(), step{"hello", v.hello}, step{"configure", v.configure})
+	return append(steps, step{"configure", v.configure})
 }
 
 // adoption is the way from a microVM that an earlier daemon left to one of ours.
@@ -261,22 +263,9 @@ const (
 	answerLast  = 200 * time.Millisecond
 )
 
-// answer waits until the agent echoes. The context bounds it.
+// answer waits until the agent echoes.
 func (v *microVM) answer(ctx context.Context) error {
-	client := v.m.cfg.Agents.Client(v.plan.Host)
-	for pause := answerFirst; ; pause = min(2*pause, answerLast) {
-		try, cancel := context.WithTimeout(ctx, v.m.limits().StepTimeout)
-		err := client.Echo(try, v.plan.Host)
-		cancel()
-		if err == nil || errors.Is(err, guestwire.ErrProtocol) || ctx.Err() != nil {
-			return err
-		}
-		select {
-		case <-time.After(pause):
-		case <-ctx.Done():
-			return err
-		}
-	}
+	return v.insist(ctx, func(ctx context.Context) error { return v.m.cfg.Agents.Client(v.plan.Host).Echo(ctx, v.plan.Host) })
 }
 
 // configure gives the guest its identity. A try whose answer is lost is
@@ -285,9 +274,8 @@ func (v *microVM) configure(ctx context.Context) error {
 	entropy := make([]byte, 64)
 	_, _ = rand.Read(entropy) // never fails (crypto/rand)
 	img := v.plan.Image
-	for {
-		try, cancel := context.WithTimeout(ctx, v.m.limits().StepTimeout)
-		_, err := v.m.cfg.Agents.Client(v.plan.Host).Configure(try, guestwire.Configure{
+	return v.insist(ctx, func(ctx context.Context) error {
+		_, err := v.m.cfg.Agents.Client(v.plan.Host).Configure(ctx, guestwire.Configure{
 			Generation: 1,
 			Hostname:   v.plan.Host,
 			TimeNS:     time.Now().UnixNano(),
@@ -296,11 +284,29 @@ func (v *microVM) configure(ctx context.Context) error {
 			Workdir:    img.Workdir,
 			Env:        img.Env,
 		})
+		return err
+	})
+}
+
+// insist repeats a call until the agent answers it, if only by a refusal. The
+// context bounds it.
+func (v *microVM) insist(ctx context.Context, call func(context.Context) error) error {
+	for pause := answerFirst; ; pause = min(2*pause, answerLast) {
+		try, cancel := context.WithTimeout(ctx, v.m.limits().StepTimeout)
+		err := call(try)
 		timedOut := try.Err() != nil
 		cancel()
-		if err == nil || !timedOut || ctx.Err() != nil {
+		var refusal *guestwire.Error
+		if err == nil || errors.Is(err, guestwire.ErrProtocol) || errors.As(err, &refusal) || ctx.Err() != nil {
 			return err
 		}
-		v.log.Warn("guest agent did not answer, trying again", "error", err)
+		if timedOut {
+			v.log.Warn("guest agent did not answer, trying again", "error", err)
+		}
+		select {
+		case <-time.After(pause):
+		case <-ctx.Done():
+			return err
+		}
 	}
 }

@@ -93,7 +93,7 @@ func (t *templates) proved(used *template) {
 }
 
 // blamed are the steps of a restore that a bad template fails.
-var blamed = map[string]bool{"start": true, "answer": true, "configure": true}
+var blamed = map[string]bool{"start": true, "configure": true}
 
 // suspected is told that a restore went wrong. What the host did not do, and what
 // befell one that is gone already, is no fault of the template.

@@ -1,6 +1,12 @@
 package testkit_test
 
 import (
+	"errors"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"syscall"
 	"testing"
 
 	"github.com/microvmd/microvm/internal/image"
@@ -12,7 +18,9 @@ import (
 // only as far as the fake behaves as the real one does.
 func TestFakeKeepsWhatTheRealHostKeeps(t *testing.T) {
 	hosttest.Run(t, func(t *testing.T) hosttest.Ports {
-		host := testkit.NewHost(testkit.GuestAgent(t.TempDir()))
+		guests := t.TempDir()
+		host := testkit.NewHost(testkit.GuestAgent(guests))
+		t.Cleanup(func() { endPrograms(t, guests) }) // a fake microVM that is killed leaves its own
 		t.Cleanup(func() {
 			if left := host.Left(); len(left) > 0 {
 				t.Errorf("left: %v", left)
@@ -20,6 +28,27 @@ func TestFakeKeepsWhatTheRealHostKeeps(t *testing.T) {
 		})
 		return fakePorts(host, host.View())
 	})
+}
+
+// endPrograms kills what works beneath a folder.
+func endPrograms(t *testing.T, folder string) {
+	t.Helper()
+	links, err := filepath.Glob("/proc/[0-9]*/cwd")
+	if err != nil {
+		t.Error(err)
+	}
+	for _, link := range links {
+		if dir, err := os.Readlink(link); err != nil || !strings.HasPrefix(dir, folder+"/") {
+			continue
+		}
+		pid, err := strconv.Atoi(filepath.Base(filepath.Dir(link)))
+		if err == nil {
+			err = syscall.Kill(pid, syscall.SIGKILL)
+		}
+		if err != nil && !errors.Is(err, syscall.ESRCH) {
+			t.Error(err)
+		}
+	}
 }
 
 func fakePorts(host *testkit.Host, view *testkit.View) hosttest.Ports {
