@@ -6,7 +6,9 @@
 set -euo pipefail
 cd "$(dirname "$0")/.."
 export CGO_ENABLED=0 # a test binary is also a VMM in a jail, where no library is
-suites=(lifecycle executions restart soak)
+suites=(lifecycle executions restart languages soak)
+# The images that a host does not have from the beginning.
+images=(node go rust)
 # What is proved below the daemon: jails, hostile VMMs, cgroups, the namespace, and that the fake VMM is as strict as the
 # real one.
 adapters=(cgroup hostnet firecracker)
@@ -31,13 +33,21 @@ for adapter in "${adapters[@]}"; do
   go test -c -trimpath -tags kvm -o "bin/kvm-$adapter" "./internal/$adapter"
 done
 
-say 'host'
-"$microvm" up
+say 'host, and images beside it'
+"$microvm" setup -o json --only-cache "${images[@]/#/--image=}" >bin/images.json 2>bin/images.log &
+prepared=$!
+"$microvm" up || { kill "$prepared"; exit 1; }
+wait "$prepared" || { cat bin/images.log >&2; exit 1; }
 
 if "$microvm" doctor --kvm >/dev/null; then
+  "$microvm" setup "${images[@]/#/--image=}"
   install -m 755 bin/census "${suites[@]/#/bin/e2e-}" "${adapters[@]/#/bin/kvm-}" /usr/local/bin/
   on_host() { "$@"; }
 else
+  for image in "${images[@]}"; do
+    from=$(sed -n 's|^ *"dir": "\(.*/image-'"$image"'/[^"]*\)".*|\1|p' bin/images.json)
+    "$microvm" machine push "$from"/{rootfs.*,image.json} "/var/lib/microvm/images/$image"
+  done
   "$microvm" machine push bin/census "${suites[@]/#/bin/e2e-}" "${adapters[@]/#/bin/kvm-}" /usr/local/bin
   on_host() { "$microvm" machine shell -- "$@"; }
 fi

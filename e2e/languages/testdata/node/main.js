@@ -1,0 +1,3 @@
+const { evaluate } = require('./rpn');
+
+console.log(process.argv[2], '=', evaluate(process.argv[2]));

@@ -1,0 +1,1 @@
+exports.operators = { '+': (a, b) => a + b, '-': (a, b) => a - b, '*': (a, b) => a * b };

@@ -1,0 +1,3 @@
+import operator
+
+OPERATORS = {"+": operator.add, "-": operator.sub, "*": operator.mul}

@@ -1,0 +1,5 @@
+interface Unused {
+  a: string;
+}
+
+throw new Error('thrown in line 5');
