@@ -12,6 +12,7 @@ import (
 	"github.com/microvmd/microvm/internal/firecracker"
 	"github.com/microvmd/microvm/internal/hostnet"
 	"github.com/microvmd/microvm/internal/httpapi"
+	"github.com/microvmd/microvm/internal/image"
 	"github.com/microvmd/microvm/internal/sandbox"
 	"github.com/microvmd/microvm/internal/sqlstore"
 )
@@ -38,6 +39,8 @@ type Config struct {
 	OutputMiB    int   // kept output of all executions, 64 MiB..1 PiB
 	BoxOutputMiB int   // kept output of one sandbox's executions, 4..OutputMiB
 	MaxConns     int   // TCP connections at once, 8..65536; the Unix socket has no bound
+	ImageMiB     int   // contents of one imported tree, 1..65536
+	ImageMembers int   // files, directories, links and devices of one imported tree, 1..4194304
 
 	Limits        sandbox.Limits
 	AgentTimeout  time.Duration // silence of a guest agent after which its sandbox is ended
@@ -66,6 +69,8 @@ func Defaults(cores, memMiB int) Config {
 		MaxConns:     1024,
 		OutputMiB:    4096,
 		BoxOutputMiB: 64,
+		ImageMiB:     16 << 10,
+		ImageMembers: 500_000,
 		Limits: sandbox.Limits{
 			Slots:       max(1, give/(sandbox.DefaultMemMiB+sandbox.VMOverheadMiB)),
 			VCPUs:       max(4*cores, 8),
@@ -118,6 +123,9 @@ func (c Config) check() error {
 	wrong(c.MaxBodyBytes >= 1<<10 && c.MaxBodyBytes <= 1<<30, "max-body-bytes is %d and must be 1024 to %d", c.MaxBodyBytes, 1<<30)
 	wrong(c.BoxOutputMiB >= 4 && c.BoxOutputMiB <= c.OutputMiB, "sandbox-output-mib is %d and must be 4 to output-mib, %d", c.BoxOutputMiB, c.OutputMiB)
 	wrong(c.OutputMiB >= 64 && c.OutputMiB <= 1<<30, "output-mib is %d and must be 64 to %d", c.OutputMiB, 1<<30)
+	most := image.MaxBounds
+	wrong(c.ImageMiB >= 1 && int64(c.ImageMiB) <= most.Bytes>>20, "image-mib is %d and must be 1 to %d", c.ImageMiB, most.Bytes>>20)
+	wrong(c.ImageMembers >= 1 && c.ImageMembers <= most.Members, "image-members is %d and must be 1 to %d", c.ImageMembers, most.Members)
 	wrong(c.MaxConns >= 8 && c.MaxConns <= 1<<16, "max-conns is %d and must be 8 to %d", c.MaxConns, 1<<16)
 	for name, d := range map[string]time.Duration{"agent-timeout": c.AgentTimeout, "kill-timeout": c.KillTimeout, "stopped-retain": c.StoppedRetain} {
 		wrong(d >= time.Second, "%s is %s and must be at least 1s", name, d)
@@ -126,6 +134,11 @@ func (c Config) check() error {
 		return fmt.Errorf("check configuration: %w", err)
 	}
 	return nil
+}
+
+// imageBounds is what an imported tree may be at most.
+func (c Config) imageBounds() image.Bounds {
+	return image.Bounds{Bytes: int64(c.ImageMiB) << 20, Members: c.ImageMembers}
 }
 
 // database is where the store's is.

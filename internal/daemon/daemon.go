@@ -67,7 +67,10 @@ func Run(ctx context.Context, c Config, hangup <-chan os.Signal, reload Reload) 
 	}
 	defer func() { err = errors.Join(err, store.Close()) }()
 
-	images := image.Open(filepath.Join(c.StateDir, "images"))
+	images := image.Open(filepath.Join(c.StateDir, "images"), c.imageBounds())
+	if err := images.Sweep(); err != nil {
+		return err
+	}
 	broken, err := images.Broken(ctx)
 	if err != nil {
 		return err

@@ -9,6 +9,7 @@ import (
 	"runtime"
 	"slices"
 	"strings"
+	"sync"
 
 	"github.com/microvmd/microvm/internal/fault"
 )
@@ -28,9 +29,18 @@ const maxNamed = 10
 // (microvm setup, machine start), and microvm doctor checks them again. Hashing
 // at a first create would cost it seconds, to find only what root changed.
 type Catalogue struct {
-	dir   string
-	owner int    // uid that must own everything; 0 but in tests
-	arch  string // runtime.GOARCH but in tests
+	dir    string
+	bounds Bounds
+	owner  int                     // uid that must own everything; 0 but in tests
+	arch   string                  // runtime.GOARCH but in tests
+	before func(step string) error // called before each effect of an import or a removal; nil but in tests
+
+	importing sync.Mutex // held by the one import at a time
+
+	mu    sync.Mutex        // held while a name is looked up for a use, placed or removed
+	uses  map[string]*users // guarded by mu; by id
+	paths map[string]int    // guarded by mu; uses by file
+	stale map[string]bool   // guarded by mu; files that were replaced while somebody held them
 }
 
 // Broken is an image that is there and cannot be used.
@@ -42,9 +52,14 @@ type Broken struct {
 func (b Broken) Error() string { return fmt.Sprintf("image %q: %v", b.ID, b.Err) }
 func (b Broken) Unwrap() error { return b.Err }
 
-// Open returns the catalogue of a folder. The folder need not be there yet.
-func Open(dir string) *Catalogue {
-	return &Catalogue{dir: dir, owner: 0, arch: runtime.GOARCH}
+// Open returns the catalogue of a folder, which takes trees within bounds. The
+// folder need not be there yet. One catalogue at a time may import into a folder
+// and remove from it: the state directory's lock sees to that.
+func Open(dir string, bounds Bounds) *Catalogue {
+	return &Catalogue{
+		dir: dir, bounds: bounds, owner: 0, arch: runtime.GOARCH,
+		uses: map[string]*users{}, paths: map[string]int{}, stale: map[string]bool{},
+	}
 }
 
 // ValidID says whether id can name an image: 1 to 64 ASCII letters, digits, '-'

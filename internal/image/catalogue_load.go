@@ -53,7 +53,7 @@ func (c *Catalogue) load(id string) (Image, error) {
 	if err := c.checkMetadata(img, id); err != nil {
 		return fail(fmt.Errorf("image.json: %w", err))
 	}
-	img.Path = filepath.Join(folder, "rootfs."+img.Format)
+	img.Path = filepath.Join(folder, img.file())
 	file, size, err := c.openOwned(img.Path)
 	if err != nil {
 		return fail(err)
@@ -101,6 +101,8 @@ func (c *Catalogue) checkMetadata(img Image, id string) error {
 		return fmt.Errorf("arch is %.70q, this node is %s", img.Arch, c.arch)
 	case img.Format != "ext4" && img.Format != "erofs":
 		return fmt.Errorf("format is %.70q, want ext4 or erofs", img.Format)
+	case img.Source != "" && img.Source != Imported:
+		return fmt.Errorf("source is %.70q, want %q or none", img.Source, Imported)
 	case img.SizeBytes < 1:
 		return fmt.Errorf("size_bytes is %d", img.SizeBytes)
 	case !sha || err != nil || len(raw) != sha256.Size || digest != strings.ToLower(digest):

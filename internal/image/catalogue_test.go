@@ -36,7 +36,7 @@ func newCatalogue(t *testing.T) *Catalogue {
 	if err := os.Mkdir(dir, 0o755); err != nil {
 		t.Fatal(err)
 	}
-	c := Open(dir)
+	c := Open(dir, Bounds{Bytes: 64 << 20, Members: 1000})
 	c.owner = os.Getuid()
 	return c
 }
@@ -117,7 +117,7 @@ func TestCatalogueReadsWhatTheRecipesWrite(t *testing.T) {
 }
 
 func TestNotFoundSaysWhatThereIs(t *testing.T) {
-	c := Open(filepath.Join(t.TempDir(), "none"))
+	c := Open(filepath.Join(t.TempDir(), "none"), Bounds{})
 	_, err := c.Image(t.Context(), "python")
 	if f := fault.From(err); f.Code != fault.ImageNotFound || f.Param != "image" ||
 		!strings.Contains(f.Message, `"python"`) || !strings.Contains(f.Message, "`microvm images`") {
