@@ -50,7 +50,7 @@
 // # Repeats
 //
 // A request is repeated only where a repeat cannot do anything twice: reads,
-// deletes, touches, sizes and input (which has offsets) after a lost connection,
+// deletes of sandboxes, touches, sizes and input (which has offsets) after a lost connection,
 // a 429 or a 503 (its Retry-After is obeyed up to 30 s), everything else only
 // when no connection could be made.
 // Creating on a full node is not repeated: how long to wait for room is the

@@ -52,6 +52,7 @@ type request struct {
 	wait    time.Duration // that the server may take before it answers whole
 	long    bool          // takes as long as it takes: a file
 	again   bool          // a repeat does nothing twice although it is no read
+	once    bool          // a repeat meets something else, although it is a delete
 	retries int           // beyond the client's own
 	header  map[string]string
 }
@@ -59,7 +60,7 @@ type request struct {
 // safe reports whether a repeat cannot do anything twice. Deleting is: the
 // specification promises that deleting again changes nothing.
 func (r request) safe() bool {
-	return r.method == http.MethodGet || r.method == http.MethodDelete || r.again
+	return !r.once && (r.method == http.MethodGet || r.method == http.MethodDelete || r.again)
 }
 
 // call makes the request and decodes its reply into out.
@@ -273,6 +274,14 @@ func objectOf(out any) (got, want string) {
 		return string(v.Object), string(TicketObjectTicket)
 	case *File:
 		return string(v.Object), string(FileObjectFile)
+	case *FileList:
+		return string(v.Object), string(ListObjectList)
+	case *FileBatchWritten:
+		return string(v.Object), string(FileBatchWrittenObjectFileBatch)
+	case *FileRemoved:
+		return string(v.Object), string(FileRemovedObjectFileRemoved)
+	case *ArchiveUnpacked:
+		return string(v.Object), string(ArchiveUnpackedObjectArchiveUnpacked)
 	case *Health:
 		return string(v.Object), string(HealthObjectHealth)
 	case *SandboxList:
