@@ -79,8 +79,10 @@ func newFake(t *testing.T, slots int) *fake {
 
 type images struct{}
 
-func (images) Image(context.Context, string) (image.Image, error) {
-	return image.Image{ID: "python", Path: "/images/python/rootfs.erofs", User: "user", Workdir: "/workspace"}, nil
+func (images) Hold(id string) *image.Use { return &image.Use{Image: image.Image{ID: id}} }
+
+func (images) Use(context.Context, string, image.By) (*image.Use, error) {
+	return &image.Use{Image: image.Image{ID: "python", Path: "/images/python/rootfs.erofs", User: "user", Workdir: "/workspace"}}, nil
 }
 
 // start begins a life. What is arranged for it happens before it recovers.

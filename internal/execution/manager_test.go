@@ -29,8 +29,10 @@ import (
 
 type images struct{}
 
-func (images) Image(context.Context, string) (image.Image, error) {
-	return image.Image{ID: "python", Path: "/images/python/rootfs.erofs", User: "user", Workdir: "/workspace", Env: map[string]string{"PATH": os.Getenv("PATH")}}, nil
+func (images) Hold(id string) *image.Use { return &image.Use{Image: image.Image{ID: id}} }
+
+func (images) Use(context.Context, string, image.By) (*image.Use, error) {
+	return &image.Use{Image: image.Image{ID: "python", Path: "/images/python/rootfs.erofs", User: "user", Workdir: "/workspace", Env: map[string]string{"PATH": os.Getenv("PATH")}}}, nil
 }
 
 var limits = sandbox.Limits{

@@ -46,13 +46,15 @@ func validTemplate(name string) error {
 	return nil
 }
 
-// TemplateOf names the template of a plan: 32 hex digits of a hash over the host
-// as New found it and what the plan asks for. A snapshot of another Firecracker,
-// processor or kernel may fail to load, or load and go wrong.
+// TemplateOf names the template of a plan: 12 hex digits of a hash over the image,
+// and 20 of one over the image, the host as New found it and what the plan asks
+// for. A snapshot of another Firecracker, processor or kernel may fail to load, or
+// load and go wrong.
 func (v *VMM) TemplateOf(plan sandbox.Plan) string {
-	sum := sha256.Sum256(fmt.Appendf(nil, "%s\nimage %q %q\nvcpus %d mem %d scratch %d\n",
-		v.basis, plan.Image.ID, plan.Image.Digest, plan.VCPUs, plan.MemMiB, plan.ScratchMiB))
-	return hex.EncodeToString(sum[:16])
+	of := fmt.Sprintf("image %q %q\n", plan.Image.ID, plan.Image.Digest)
+	img := sha256.Sum256([]byte(of))
+	all := sha256.Sum256(fmt.Appendf(nil, "%s\n%svcpus %d mem %d scratch %d\n", v.basis, of, plan.VCPUs, plan.MemMiB, plan.ScratchMiB))
+	return hex.EncodeToString(append(img[:sandbox.TemplateImage/2:sandbox.TemplateImage/2], all[:16-sandbox.TemplateImage/2]...))
 }
 
 // openTemplates makes the templates' directory and removes what a daemon that

@@ -218,6 +218,10 @@ func (c *Catalogue) publish(draft string, img Image, replace bool) (Brought, err
 		return Brought{Image: old}, nil
 	case !replace && !same(old, img): // its own tree may mend it
 		return Brought{}, exists(img.ID, "remove it first, use another name, or ask for its replacement")
+	case old.Workdir != img.Workdir: // an adopted sandbox finds its own by the image's name
+		if err := c.unused(img.ID); err != nil {
+			return Brought{}, err
+		}
 	}
 	// The file gets a name that nothing knows, unless it has it already; then one
 	// rename makes that name the image's.

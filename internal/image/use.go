@@ -57,6 +57,17 @@ func (c *Catalogue) Hold(id string) *Use {
 	return c.hold(Image{ID: id}, BySandbox)
 }
 
+// Also holds the same image once more, for somebody else: as it is, and not what
+// may have replaced it since.
+func (u *Use) Also(by By) *Use {
+	if u.from == nil {
+		return &Use{Image: u.Image}
+	}
+	u.from.mu.Lock()
+	defer u.from.mu.Unlock()
+	return u.from.hold(u.Image, by)
+}
+
 // hold counts a use. c.mu is held.
 func (c *Catalogue) hold(img Image, by By) *Use {
 	if c.uses[img.ID] == nil {

@@ -149,32 +149,44 @@ func (m *Manager) Create(ctx context.Context, spec Spec) (Sandbox, error) {
 	if err != nil {
 		return Sandbox{}, err
 	}
-	img, err := m.cfg.Images.Image(ctx, spec.Image)
+	img, err := m.cfg.Images.Use(ctx, spec.Image, image.BySandbox)
 	if err != nil {
 		return Sandbox{}, err
 	}
+	o, err := m.create(ctx, spec, img)
+	if err != nil {
+		img.Release()
+		return Sandbox{}, err
+	}
+	return o.waitReady(ctx)
+}
+
+// create admits a sandbox, stores it, and starts its owner, who then holds the
+// image.
+func (m *Manager) create(ctx context.Context, spec Spec, img *image.Use) (*owner, error) {
 	now := time.Now()
 	sb := Sandbox{
 		ID: ident.New(ident.Sandbox), Image: img.ID, Name: spec.Name, Tags: maps.Clone(spec.Tags),
 		VCPUs: spec.VCPUs, MemMiB: spec.MemMiB, Idle: spec.Idle, State: Starting,
 		Created: now, Expires: now.Add(spec.TTL), Deadline: m.cfg.Uptime() + spec.TTL, HostBoot: m.cfg.HostBoot,
 	}
+	var err error
 	if sb.Env, err = m.sealed(spec.Env, sb.ID); err != nil {
-		return Sandbox{}, err
+		return nil, err
 	}
-	plan := m.plan(sb, img)
+	plan := m.plan(sb, img.Image)
 	held, err := m.admit(ctx, amountOf(plan))
 	if err != nil {
-		return Sandbox{}, err
+		return nil, err
 	}
 	sb.Slot, plan.Slot = held.slot, held.slot
-	o := newOwner(m, sb, plan, held)
+	o := newOwner(m, sb, plan, held, img)
 	o.cold = spec.Boot == BootCold
 	if err := m.insert(ctx, o); err != nil {
 		held.release()
-		return Sandbox{}, err
+		return nil, err
 	}
-	return o.waitReady(ctx)
+	return o, nil
 }
 
 // admit reserves room. A template in the making is given up for it.

@@ -31,12 +31,14 @@ var (
 
 type images struct{}
 
-func (images) Image(_ context.Context, id string) (image.Image, error) {
+func (images) Use(_ context.Context, id string, _ image.By) (*image.Use, error) {
 	if id != "python" {
-		return image.Image{}, fault.New(fault.ImageNotFound, "no such image")
+		return nil, fault.New(fault.ImageNotFound, "no such image")
 	}
-	return image.Image{ID: "python", Path: "/images/python/rootfs.erofs", User: "user", Workdir: "/workspace"}, nil
+	return &image.Use{Image: image.Image{ID: "python", Path: "/images/python/rootfs.erofs", User: "user", Workdir: "/workspace"}}, nil
 }
+
+func (images) Hold(id string) *image.Use { return &image.Use{Image: image.Image{ID: id}} }
 
 var limits = sandbox.Limits{
 	Slots: 4, VCPUs: 8, MemMiB: 4 * (512 + sandbox.VMOverheadMiB), MaxVCPUs: 2, MaxMemMiB: 512,
@@ -87,8 +89,13 @@ func newFixture(t *testing.T, limits sandbox.Limits) *fixture {
 
 func manager(t *testing.T, host *testkit.Host, store sandbox.Store, limits sandbox.Limits) *sandbox.Manager {
 	t.Helper()
+	return managerOf(t, host, store, limits, images{})
+}
+
+func managerOf(t *testing.T, host *testkit.Host, store sandbox.Store, limits sandbox.Limits, images sandbox.Images) *sandbox.Manager {
+	t.Helper()
 	m, err := sandbox.New(sandbox.Config{
-		Store: store, Images: images{}, Cgroups: host.Cgroups(), VMM: host.VMM(), Agents: host.Agents(), Secrets: newKey(t),
+		Store: store, Images: images, Cgroups: host.Cgroups(), VMM: host.VMM(), Agents: host.Agents(), Secrets: newKey(t),
 		Limits: limits, Logger: quiet, Uptime: uptime, HostBoot: "boot",
 	})
 	if err != nil {

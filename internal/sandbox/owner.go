@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/microvmd/microvm/internal/fault"
+	"github.com/microvmd/microvm/internal/image"
 )
 
 // owner is the one goroutine that decides over a sandbox. Everything that can
@@ -20,6 +21,7 @@ type owner struct {
 	plan    Plan
 	log     *slog.Logger
 	held    *reservation
+	image   *image.Use  // held from before there is an owner until nothing is left of the sandbox
 	adopted bool        // an earlier daemon started it
 	cold    bool        // it is to boot, whatever templates there are
 	queue   chan Reason // causes of an ending
@@ -42,10 +44,10 @@ type owner struct {
 // leaving is no reason that anybody sees: the daemon stops, the sandbox does not.
 const leaving Reason = "leaving"
 
-func newOwner(m *Manager, sb Sandbox, plan Plan, held *reservation) *owner {
+func newOwner(m *Manager, sb Sandbox, plan Plan, held *reservation, img *image.Use) *owner {
 	ctx, cancel := context.WithCancelCause(m.ctx)
 	return &owner{
-		m: m, plan: plan, held: held, sb: sb, ctx: ctx, cancel: cancel,
+		m: m, plan: plan, held: held, image: img, sb: sb, ctx: ctx, cancel: cancel,
 		log:      m.cfg.Logger.With("sandbox", sb.ID),
 		queue:    make(chan Reason, 1),
 		asks:     make(chan func()),
@@ -222,7 +224,7 @@ func (o *owner) becomeRunning(vm *microVM) Reason {
 			return ReasonBootFailed
 		}
 		if next.Boot == BootCold && !o.cold {
-			o.m.templates.want(o.plan)
+			o.m.templates.want(o.plan, o.image)
 		}
 	}
 	o.life = newLife(o)
@@ -337,6 +339,7 @@ func (o *owner) stop(vm *microVM, reason Reason) {
 	o.cancel(errors.New("the sandbox ended"))
 	removed := vm.remove(context.Background())
 	if removed {
+		o.image.Release()
 		o.held.release()
 		o.log.Info("sandbox stopped", "stop_reason", o.sb.StopReason, "reason", o.sb.Reason)
 	} else {

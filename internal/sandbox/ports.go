@@ -48,6 +48,9 @@ type Cgroups interface {
 	OOMKilled(ctx context.Context, host string) (bool, error)
 }
 
+// TemplateImage is how many characters of a template's name its image makes.
+const TemplateImage = 12
+
 // VMM makes, starts and removes microVMs.
 type VMM interface {
 	// Prepare makes the jail's directory with kernel, initrd, image, scratch
@@ -78,7 +81,8 @@ type VMM interface {
 
 	// TemplateOf names the template of a plan: by everything that a snapshot
 	// depends on (Firecracker, processor, host kernel, guest kernel, agent,
-	// image, shape, scratch size).
+	// image, shape, scratch size). The first TemplateImage characters are the
+	// same for all templates of one image, and for those of no other.
 	TemplateOf(plan Plan) string
 	// Freeze pauses a cold-booted microVM whose agent has said hello and was
 	// not configured, and writes its memory and devices into its jail. It
@@ -128,9 +132,14 @@ type Secrets interface {
 	Open(sealed, id string) (secret.Env, error)
 }
 
-// Images finds an image by id, or fault.ImageNotFound.
+// Images are the node's.
 type Images interface {
-	Image(ctx context.Context, id string) (image.Image, error)
+	// Use finds an image by id, or fault.ImageNotFound, and holds it until it
+	// is released: it is not removed, and its file stays as it is.
+	Use(ctx context.Context, id string, by image.By) (*image.Use, error)
+	// Hold holds an image that need not be there: a microVM that runs has its
+	// file open.
+	Hold(id string) *image.Use
 }
 
 // Limits is what the node offers. Every one of them is a setting.

@@ -69,12 +69,12 @@ func (m *Manager) onHost(ctx context.Context) (map[string]place, error) {
 
 // adopt makes a sandbox that an earlier daemon left running one of ours.
 func (m *Manager) adopt(ctx context.Context, sb Sandbox) {
-	img, err := m.cfg.Images.Image(ctx, sb.Image)
+	img, err := m.cfg.Images.Use(ctx, sb.Image, image.BySandbox)
 	if err != nil { // it may be gone from the catalogue: what runs has it open
-		img = image.Image{ID: sb.Image}
+		img = m.cfg.Images.Hold(sb.Image)
 	}
-	plan := m.plan(sb, img)
-	o := newOwner(m, sb, plan, m.admission.hold(sb.Slot, amountOf(plan)))
+	plan := m.plan(sb, img.Image)
+	o := newOwner(m, sb, plan, m.admission.hold(sb.Slot, amountOf(plan)), img)
 	o.adopted = true
 	if _, err := m.opened(sb); err != nil { // what runs goes on; new executions will be told
 		o.log.Error("a sandbox lost its environment", "error", err)

@@ -5,11 +5,13 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 	"sync"
 	"time"
 
 	"github.com/microvmd/microvm/internal/fault"
 	"github.com/microvmd/microvm/internal/ident"
+	"github.com/microvmd/microvm/internal/image"
 )
 
 // templates knows which snapshots of untouched microVMs this node has, has
@@ -128,8 +130,9 @@ func (t *templates) failed(name string, was *template, why error) {
 	t.drop(t.m.ctx, name)
 }
 
-// want has the template of a plan made, if it is missing and may be.
-func (t *templates) want(plan Plan) {
+// want has the template of a plan made, if it is missing and may be. img is who
+// holds the plan's image.
+func (t *templates) want(plan Plan, img *image.Use) {
 	name := t.m.cfg.VMM.TemplateOf(plan)
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -143,6 +146,7 @@ func (t *templates) want(plan Plan) {
 	if !t.m.claim(plan.Host) {
 		return
 	}
+	held := img.Also(image.ByTemplate)
 	ctx, giveUp := context.WithCancelCause(t.m.ctx)
 	now := &making{giveUp: giveUp, done: make(chan struct{})}
 	t.making = now
@@ -151,6 +155,7 @@ func (t *templates) want(plan Plan) {
 		err := t.make(ctx, plan, name)
 		left := ctx.Err() != nil // given up, or the daemon ends
 		giveUp(nil)
+		held.Release() // before done: who waits may want to remove the image
 		close(now.done)
 		t.mu.Lock()
 		t.making = nil
@@ -241,6 +246,28 @@ func (t *templates) trim(ctx context.Context) {
 	gone := names[min(len(names), t.m.limits().Templates):]
 	for _, name := range gone {
 		delete(t.ready, name)
+	}
+	t.mu.Unlock()
+	for _, name := range gone {
+		t.drop(ctx, name)
+	}
+}
+
+// dropImage drops all templates of an image that is no more.
+func (t *templates) dropImage(ctx context.Context, img image.Image) {
+	of := t.m.cfg.VMM.TemplateOf(Plan{Image: img})[:TemplateImage]
+	var gone []string
+	t.mu.Lock()
+	for name := range t.ready {
+		if strings.HasPrefix(name, of) {
+			gone = append(gone, name)
+			delete(t.ready, name)
+		}
+	}
+	for name := range t.faults {
+		if strings.HasPrefix(name, of) {
+			delete(t.faults, name)
+		}
 	}
 	t.mu.Unlock()
 	for _, name := range gone {

@@ -197,8 +197,9 @@ func (m *vmm) SlotOf(ctx context.Context, host string) (slot int, err error) {
 }
 
 func (m *vmm) TemplateOf(plan sandbox.Plan) string {
-	sum := sha256.Sum256(fmt.Appendf(nil, "%q %q %d %d %d", plan.Image.ID, plan.Image.Digest, plan.VCPUs, plan.MemMiB, plan.ScratchMiB))
-	return hex.EncodeToString(sum[:16])
+	img := sha256.Sum256(fmt.Appendf(nil, "%q %q", plan.Image.ID, plan.Image.Digest))
+	all := sha256.Sum256(fmt.Appendf(img[:], "%d %d %d", plan.VCPUs, plan.MemMiB, plan.ScratchMiB))
+	return hex.EncodeToString(img[:])[:sandbox.TemplateImage] + hex.EncodeToString(all[:])[:32-sandbox.TemplateImage]
 }
 
 func (m *vmm) Freeze(ctx context.Context, plan sandbox.Plan) error {

@@ -91,6 +91,9 @@ func testMake(t *testing.T, f *fixture) {
 		if change(&other); f.VMM.TemplateOf(other) == name {
 			t.Errorf("another %s has the same template", what)
 		}
+		if alike := f.VMM.TemplateOf(other)[:sandbox.TemplateImage] == name[:sandbox.TemplateImage]; alike == (what == "image") {
+			t.Errorf("another %s has a template whose name begins alike: %t", what, alike)
+		}
 	}
 	same := f.plan()
 	same.Template = name
