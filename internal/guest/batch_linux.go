@@ -58,6 +58,7 @@ type batch struct {
 	conf    guestwire.Configure
 	owner   account
 	staged  []*staged
+	names   []string // as the host gave them
 	entries []guestwire.Entry
 	made    []string // directories that were missing
 }
@@ -123,7 +124,7 @@ func (b *batch) stage(head guestwire.FileHead, body io.Reader) error {
 	if err != nil {
 		return err
 	}
-	b.staged = append(b.staged, s)
+	b.staged, b.names = append(b.staged, s), append(b.names, head.Path)
 	entry.Path = path
 	b.entries = append(b.entries, entry)
 	if content.N > 0 {
@@ -143,7 +144,7 @@ func (b *batch) commit() error {
 		for _, before := range b.staged[:i] {
 			defer func() { _ = before.unswap() }() // the last one first
 		}
-		return named(err, b.entries[i].Path)
+		return named(err, b.names[i])
 	}
 	return nil
 }

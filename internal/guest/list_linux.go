@@ -18,7 +18,6 @@ var errPageFull = errors.New("page is full")
 type page struct {
 	out    *reply
 	root   string // absolute path of what is listed
-	depth  int
 	limit  int
 	count  int
 	length int // bytes of JSON
@@ -51,11 +50,11 @@ func (a *Agent) serveList(w *reply, r *request) error {
 	}
 	defer func() { _ = dir.Close() }()
 	w.header(200, "application/json", -1)
-	p := &page{out: w, root: root, depth: int(depth), limit: int(limit)}
+	p := &page{out: w, root: root, limit: int(limit)}
 	if err := p.line(entry); err != nil {
 		return err
 	}
-	err = (&walk{most: int(limit) + 1, visit: p.visit}).within(dir, "", after, 1)
+	err = (&walk{deep: int(depth), most: int(limit) + 1, visit: p.visit}).within(dir, "", after, 1)
 	more := errors.Is(err, errPageFull)
 	if err != nil && !more {
 		return err
@@ -107,7 +106,7 @@ func (p *page) visit(f *found) (into bool, err error) {
 		}
 	}
 	p.count++
-	return f.depth < p.depth, p.line(entry)
+	return true, p.line(entry)
 }
 
 func (p *page) line(value any) error {

@@ -204,7 +204,7 @@ func (u *unpack) directory(name string, head *tar.Header) error {
 	if u.bytes += len(name) + unpackedDirCost; u.bytes > unpackedDirBytes {
 		return refuse(guestwire.TooMuch, name)
 	}
-	u.dirs = append(u.dirs, unpackedDir{name, has})
+	u.dirs[name] = has
 	return nil
 }
 

@@ -8,8 +8,10 @@ import (
 	"errors"
 	"io"
 	"io/fs"
+	"maps"
 	"os"
 	"path"
+	"slices"
 
 	"golang.org/x/sys/unix"
 
@@ -33,14 +35,8 @@ type unpack struct {
 	owner account
 	keep  bool // owners, setuid and setgid of the archive
 	sums  guestwire.Unpacked
-	dirs  []unpackedDir
-	bytes int // of the names in dirs
-}
-
-// unpackedDir is a directory that is not finished.
-type unpackedDir struct {
-	name string
-	has  attributes
+	dirs  map[string]attributes // of directories that are not finished
+	bytes int                   // of the names in dirs
 }
 
 // serveWriteArchive unpacks an archive into a directory, which it makes.
@@ -77,7 +73,7 @@ func (a *Agent) serveWriteArchive(w *reply, r *request) error {
 	}
 	defer func() { _ = root.Close() }()
 	return a.late(w, func(ctx context.Context) (any, error) {
-		u := &unpack{agent: a, root: root, owner: owner, keep: keep && !owner.same}
+		u := &unpack{agent: a, root: root, owner: owner, keep: keep && !owner.same, dirs: make(map[string]attributes)}
 		err := u.read(ctx, r.body, squeezed)
 		if finished := u.finish(); err == nil {
 			err = finished
@@ -148,19 +144,20 @@ func (u *unpack) refusal(name string, err error) error {
 	return refuse(fileRefusal(err, guestwire.Exists).Code, name)
 }
 
-// finish gives directories their modes and times, the last one first. One that
-// is not there any more gets none.
+// finish gives directories their modes and times, those within others first: the
+// mode of a directory may keep the agent out. One that is not there any more gets
+// none.
 func (u *unpack) finish() (err error) {
-	for i := len(u.dirs) - 1; i >= 0; i-- {
-		dir := u.dirs[i]
-		file, openErr := openBeneath(u.root, dir.name)
+	names := slices.Sorted(maps.Keys(u.dirs))
+	for _, name := range slices.Backward(names) {
+		dir, openErr := openBeneath(u.root, name)
 		if openErr != nil {
 			continue
 		}
-		if giveErr := dir.has.give(file); giveErr != nil && err == nil {
-			err = u.refusal(dir.name, giveErr)
+		if giveErr := u.dirs[name].give(dir); giveErr != nil && err == nil {
+			err = u.refusal(name, giveErr)
 		}
-		_ = file.Close()
+		_ = dir.Close()
 	}
 	return err
 }

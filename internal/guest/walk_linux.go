@@ -36,6 +36,7 @@ type found struct {
 // holds, names in the order of their bytes. It follows no link. What is gone when
 // its turn comes is left out.
 type walk struct {
+	deep  int                               // levels to go down; 0 is all
 	most  int                               // names of a directory to hold at once
 	held  int                               // names that are held now
 	visit func(f *found) (bool, error)      // whether to go into a directory
@@ -89,7 +90,7 @@ func (w *walk) step(f *found, before bool, after string) (err error) {
 			return err
 		}
 	}
-	if !into || typeOf(f.stat.Mode) != guestwire.TypeDirectory {
+	if !into || typeOf(f.stat.Mode) != guestwire.TypeDirectory || f.depth == w.deep {
 		return nil
 	}
 	dir, err := f.open(unix.O_RDONLY | unix.O_DIRECTORY)
