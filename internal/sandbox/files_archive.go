@@ -3,6 +3,7 @@ package sandbox
 import (
 	"context"
 	"errors"
+	"fmt"
 	"io"
 
 	"github.com/microvmd/microvm/internal/fault"
@@ -38,22 +39,34 @@ func (f *Files) WriteArchive(ctx context.Context, id, path string, gzip, keepOwn
 		return unpacked, err
 	}
 	special := refusals{
-		guestwire.NotAFile:   notADirectory,
-		guestwire.BadRequest: {Code: fault.BodyInvalid, Message: "the body is no tar archive of this format, is cut, or has too many members; check it and the parameter format"},
+		guestwire.BadRequest: {Code: fault.BodyInvalid, Message: "the body is no tar archive of this format, or is cut; check it and the parameter format"},
+		guestwire.TooMuch: {Code: fault.NodeAtCapacity, Message: fmt.Sprintf(
+			"the sandbox works on as many file requests as it can at once, or the archive has over %d members or too many that wait for their end; repeat after the seconds in Retry-After, or send a smaller one",
+			guestwire.MaxMembers)},
 	}
 	err = f.send(ctx, id, special, tar, func(ctx context.Context, agent *guestwire.Client, tar io.Reader) (err error) {
 		unpacked, err = agent.WriteArchive(ctx, path, gzip, keepOwners, tar)
 		return err
 	})
-	return unpacked, unsafeMember(err)
+	return unpacked, memberFault(err)
 }
 
-// unsafeMember names the member that the agent refused. Its name is the guest's
+// memberFault names the member that the agent refused. Its name is the guest's
 // word: bounded by its client, and escaped here.
-func unsafeMember(err error) error {
+func memberFault(err error) error {
 	var refusal *guestwire.Error
-	if !errors.As(err, &refusal) || refusal.Code != guestwire.UnsafeMember {
+	if !errors.As(err, &refusal) {
 		return err
 	}
-	return fault.Wrap(err, fault.ParameterInvalid, "the archive's member %+q is not unpacked, as it leads out of the directory or is a device, FIFO or link to what is not in it; make the archive without it", refusal.Detail)
+	switch refusal.Code {
+	case guestwire.UnsafeMember:
+		return fault.Wrap(err, fault.ParameterInvalid, "the archive's member %+q is not unpacked, as it leads out of the directory or is a device, FIFO or link to what is not in it; make the archive without it", refusal.Detail)
+	case guestwire.NotAFile:
+		return fault.Param("path", "what must be a directory for %+q is none; remove it, or unpack elsewhere", refusal.Detail)
+	case guestwire.Exists:
+		return &fault.Error{Code: fault.ResourceAlreadyExists, Param: "path", Message: fmt.Sprintf("something else is in the way of the archive's member %+q; remove it, or unpack elsewhere", refusal.Detail)}
+	case guestwire.Conflict:
+		return &fault.Error{Code: fault.FileConflict, Param: "path", Message: fmt.Sprintf("what is at the place of the archive's member %+q changes meanwhile, or is a link that leads nowhere; remove it, or unpack elsewhere", refusal.Detail)}
+	}
+	return err
 }

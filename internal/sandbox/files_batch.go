@@ -38,8 +38,9 @@ func batchRefusals(workdir string, files []guestwire.NewFile, err error) refusal
 		return nil
 	}
 	name := "files"
+	kept := func(path string) string { return path[:min(len(path), guestwire.MaxDetail)] } // of a detail
 	for i, file := range files {
-		if refusal.Detail == file.Path || refusal.Detail == absolute(workdir, file.Path) {
+		if refusal.Detail == kept(file.Path) || refusal.Detail == kept(absolute(workdir, file.Path)) {
 			name = fmt.Sprintf("files[%d].path", i)
 			break
 		}

@@ -15,11 +15,12 @@ type refusals map[guestwire.Code]fault.Error
 var usual = refusals{
 	guestwire.FileNotFound:     {Code: fault.FileNotFound, Message: "no such file in the sandbox; list its directory to see what is there"},
 	guestwire.NotAFile:         {Code: fault.ParameterInvalid, Param: "path", Message: "path names something that is no regular file; files/stat says what it is"},
+	guestwire.BadDirectory:     {Code: fault.ParameterInvalid, Param: "path", Message: "path names something that is no directory; files/stat says what it is"},
 	guestwire.PermissionDenied: {Code: fault.ParameterInvalid, Param: "path", Message: "the guest refuses this path; another one may do"},
 	guestwire.BadRequest:       {Code: fault.ParameterInvalid, Param: "path", Message: "the guest refuses this path; another one may do"},
 	guestwire.Exists:           {Code: fault.ResourceAlreadyExists, Param: "path", Message: "something else is at this path already; remove it, or choose another path"},
 	guestwire.DiskFull:         {Code: fault.FullGuestDisk, Message: "the sandbox's disk is full; remove files, or create another sandbox"},
-	guestwire.TooMuch:          {Code: fault.NodeAtCapacity, Message: "the sandbox works on as many file requests as it can at once; repeat after the seconds in Retry-After"},
+	guestwire.TooMuch:          {Code: fault.NodeAtCapacity, Message: "the sandbox works on as many file requests as it can at once, or directories lie too deep in each other; repeat after the seconds in Retry-After, or name what is further down"},
 	guestwire.Failed:           {Code: fault.GuestUnreachable, Message: "the guest failed to do it; try again, or create another sandbox"},
 }
 

@@ -18,7 +18,7 @@ import (
 func TestRefusalsOfTheGuest(t *testing.T) {
 	const secret = "secret \x1b[31m\xff words"
 	want := map[string]string{ // "call code" or "code": fault and parameter
-		"file_not_found": "file_not_found ", "not_a_file": "parameter_invalid path", "permission_denied": "parameter_invalid path",
+		"file_not_found": "file_not_found ", "not_a_file": "parameter_invalid path", "bad_directory": "parameter_invalid path", "permission_denied": "parameter_invalid path",
 		"bad_request": "parameter_invalid path", "disk_full": "guest_disk_full ", "too_much": "node_at_capacity ",
 		"exists": "resource_already_exists path", "failed": "guest_unreachable ", "not_configured": "guest_unreachable ",
 		"read range_invalid": "range_invalid Range", "append conflict": "file_conflict append_at",
@@ -28,7 +28,8 @@ func TestRefusalsOfTheGuest(t *testing.T) {
 		"move file_not_found":       "file_not_found from", "move not_a_file": "parameter_invalid to", "move permission_denied": "parameter_invalid from",
 		"move bad_request": "parameter_invalid to", "move exists": "resource_already_exists to", "move not_empty": "file_conflict to", "move other_disk": "file_conflict to",
 		"remove not_empty": "file_conflict path", "write archive bad_request": "body_invalid ", "write archive unsafe_member": "parameter_invalid ",
-		"watch too_much": "node_at_capacity path",
+		"write archive conflict": "file_conflict path",
+		"watch too_much":         "node_at_capacity path",
 	}
 	synctest.Test(t, func(t *testing.T) {
 		agent := &fileAgent{}
@@ -37,7 +38,7 @@ func TestRefusalsOfTheGuest(t *testing.T) {
 			for _, code := range []guestwire.Code{
 				guestwire.FileNotFound, guestwire.NotAFile, guestwire.PermissionDenied, guestwire.BadRequest, guestwire.DiskFull, guestwire.Conflict,
 				guestwire.Exists, guestwire.NotEmpty, guestwire.OtherDisk, guestwire.UnsafeMember, guestwire.RangeInvalid, guestwire.TooMuch,
-				guestwire.Failed, guestwire.NotConfigured,
+				guestwire.Failed, guestwire.NotConfigured, guestwire.BadDirectory,
 			} {
 				agent.answer = refuse(code, secret)
 				err := do(t.Context(), files, id, "x")
@@ -55,7 +56,7 @@ func TestRefusalsOfTheGuest(t *testing.T) {
 				if is := string(got.Code) + " " + got.Param; is != expected {
 					t.Errorf("%s, %s: %s, want %s", call, code, is, expected)
 				}
-				if strings.Contains(got.Message, "\x1b") || !utf8.ValidString(got.Message) || code != guestwire.UnsafeMember && strings.Contains(got.Message, "secret") {
+				if strings.Contains(got.Message, "\x1b") || !utf8.ValidString(got.Message) || call != "write archive" && strings.Contains(got.Message, "secret") {
 					t.Errorf("%s, %s shows what the guest says: %q", call, code, got.Message)
 				}
 				if got.Message == "" || !strings.ContainsAny(got.Message, ";,") {

@@ -21,9 +21,6 @@ func (f *Files) Stat(ctx context.Context, id, path string) (entry guestwire.Entr
 	return entry, err
 }
 
-// notADirectory is what calls on directories say of something else.
-var notADirectory = fault.Error{Code: fault.ParameterInvalid, Param: "path", Message: "path names something that is no directory; files/stat says what it is"}
-
 // List lists a directory. l.After may be absolute, too, as the entries are.
 func (f *Files) List(ctx context.Context, id string, l guestwire.List) (entries []guestwire.Entry, more bool, err error) {
 	if err := checkPath("path", l.Path); err != nil {
@@ -35,7 +32,6 @@ func (f *Files) List(ctx context.Context, id string, l guestwire.List) (entries 
 	if l.Limit < 1 || l.Limit > guestwire.MaxList {
 		return nil, false, fault.Param("limit", "limit must be 1 to %d", guestwire.MaxList)
 	}
-	special := refusals{guestwire.NotAFile: notADirectory}
 	session, err := f.sandboxes.Use(ctx, id)
 	if err != nil {
 		return nil, false, err
@@ -47,7 +43,7 @@ func (f *Files) List(ctx context.Context, id string, l guestwire.List) (entries 
 	}
 	entries, more, err = session.Agent().List(ctx, l)
 	if err != nil {
-		return nil, false, special.fault(session, err)
+		return nil, false, refusals(nil).fault(session, err)
 	}
 	return entries, more, nil
 }

@@ -40,7 +40,6 @@ func (f *Files) Watch(ctx context.Context, id, path string, recursive bool, each
 }
 
 var watchRefusals = refusals{
-	guestwire.NotAFile: notADirectory,
 	guestwire.TooMuch: {
 		Code: fault.NodeAtCapacity, Param: "path",
 		Message: "the sandbox has as many watches, or directories under watch, as it can; end one, or watch less",

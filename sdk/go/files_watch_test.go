@@ -98,6 +98,7 @@ func TestWatchEndsWithItsCaller(t *testing.T) {
 	}
 	<-gone
 	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
 	for event, err := range r.Files.Watch(ctx, sandboxID, WatchFilesParams{Path: "a"}) {
 		if event.Type == FileWatching {
 			cancel()
