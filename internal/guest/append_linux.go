@@ -29,7 +29,11 @@ func (a *Agent) appendFile(path string, at int64, mode uint32, owner account, bo
 	if err != nil {
 		return before, err
 	}
-	n, err := a.fill(io.NewOffsetWriter(file, at), body)
+	// By Write: os.File.WriteAt does not say how much of it a full disk took.
+	if _, err := file.Seek(at, io.SeekStart); err != nil {
+		return before, err
+	}
+	n, err := a.fill(file, body)
 	after, statErr := describe(file, path)
 	if err = errors.Join(err, statErr); err == nil && after.Size == at+n {
 		err = stillThere(a.under(path), file)
