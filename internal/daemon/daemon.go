@@ -104,7 +104,7 @@ func Run(ctx context.Context, c Config, hangup <-chan os.Signal, reload Reload) 
 		return err
 	}
 	handler, err := httpapi.New(httpapi.Config{
-		Sandboxes: sandboxes, Executions: executions, Attached: httpapi.Attach(executions), Files: sandbox.NewFiles(sandboxes), Images: images,
+		Sandboxes: sandboxes, Executions: executions, Attached: httpapi.Attach(executions), Files: sandbox.NewFiles(sandboxes), Images: sandbox.NewImages(sandboxes, images),
 		Keys: keys, Version: c.Version, Logger: c.Logger, MaxBodyBytes: c.MaxBodyBytes,
 	})
 	if err != nil {

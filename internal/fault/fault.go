@@ -44,6 +44,8 @@ const (
 	SandboxNotFound       Code = "sandbox_not_found"
 	ExecutionNotFound     Code = "execution_not_found"
 	ImageNotFound         Code = "image_not_found"
+	ImageInvalid          Code = "image_invalid"
+	ImageInUse            Code = "image_in_use"
 	FileNotFound          Code = "file_not_found"
 	RouteNotFound         Code = "route_not_found"
 	SandboxNotRunning     Code = "sandbox_not_running"
@@ -72,6 +74,8 @@ var codes = map[Code]Kind{
 	SandboxNotFound:       NotFound,
 	ExecutionNotFound:     NotFound,
 	ImageNotFound:         NotFound,
+	ImageInvalid:          Invalid,
+	ImageInUse:            Conflict,
 	FileNotFound:          NotFound,
 	RouteNotFound:         NotFound,
 	SandboxNotRunning:     Conflict,

@@ -29,6 +29,8 @@ var places = map[fault.Code][3]string{
 	fault.SandboxNotFound:       {"GET", "/v1/sandboxes/" + sandboxID, ""},
 	fault.ExecutionNotFound:     {"GET", "/v1/sandboxes/" + sandboxID + "/executions/" + executionID, ""},
 	fault.ImageNotFound:         {"POST", "/v1/sandboxes", `{"image":"rust"}`},
+	fault.ImageInvalid:          {"POST", "/v1/images?name=a", ""},
+	fault.ImageInUse:            {"DELETE", "/v1/images/a", ""},
 	fault.FileNotFound:          {"GET", "/v1/sandboxes/" + sandboxID + "/files?path=a", ""},
 	fault.ExecutionNotRunning:   {"POST", "/v1/sandboxes/" + sandboxID + "/executions/" + executionID + "/cancel", ""},
 	fault.ExecutionNotTTY:       {"POST", "/v1/sandboxes/" + sandboxID + "/executions/" + executionID + "/resize", `{"rows":1,"cols":1}`},

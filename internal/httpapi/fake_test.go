@@ -58,6 +58,9 @@ type world struct {
 	resized  chan execution.Size // gets each size, if it is not nil
 	files    fakeFiles
 	images   []image.Image
+	tree     image.Spec      // of the last import
+	treeText []byte          // of the last import
+	brought  map[string]bool // ids that were imported
 
 	mu    sync.Mutex
 	from  []execution.Position // guarded by mu: where followers began
@@ -78,7 +81,7 @@ func newWorld() *world {
 		output: execution.Output{Stdout: execution.Tail{Bytes: []byte("hello\n")}},
 		feed:   newFeed(started(214), output(execution.Stdout, 0, "hello\n"), ended(0)),
 		stdin:  newStdin(),
-		files:  newFakeFiles(),
+		files:  newFakeFiles(), brought: map[string]bool{},
 		images: []image.Image{{
 			ID: "python", Language: "python", LanguageVersion: "3.13", Arch: "amd64", SizeBytes: 94371840,
 			Digest: "sha256:00", Workdir: "/workspace", User: "user",
@@ -156,6 +159,22 @@ func (w executions) Cancel(_ context.Context, _, _ string, how execution.Cancel)
 type images struct{ *world }
 
 func (w images) Images(context.Context) ([]image.Image, error) { return w.images, w.fail() }
+
+func (w images) Import(_ context.Context, spec image.Spec, tree io.Reader) (image.Brought, error) {
+	w.tree = spec
+	if err := w.fail(); err != nil { // before the body is read
+		return image.Brought{}, err
+	}
+	content, err := io.ReadAll(tree)
+	w.treeText = content
+	_, twice := w.brought[spec.ID]
+	w.brought[spec.ID] = true
+	return image.Brought{Image: image.Image{ID: spec.ID, Arch: "amd64", Digest: "sha256:00", Workdir: "/w", User: "root", Source: image.Imported}, New: !twice}, err
+}
+
+func (w images) Remove(_ context.Context, id string) (image.Image, error) {
+	return image.Image{ID: id, Arch: "amd64", Digest: "sha256:00", Workdir: "/w", User: "root", Source: image.Imported}, w.fail()
+}
 
 type keys struct{}
 

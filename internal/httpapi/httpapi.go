@@ -16,6 +16,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"log/slog"
 	"net/http"
 	"time"
@@ -59,6 +60,10 @@ type Executions interface {
 type Images interface {
 	// Images lists those that this node can boot, by id.
 	Images(ctx context.Context) ([]image.Image, error)
+	// Import makes one of a tree, a tar that may be compressed with gzip.
+	Import(ctx context.Context, spec image.Spec, tree io.Reader) (image.Brought, error)
+	// Remove removes an imported one that nothing uses, and returns it.
+	Remove(ctx context.Context, id string) (image.Image, error)
 }
 
 // Keys checks the keys that callers send.

@@ -89,7 +89,7 @@ func printable(name string) bool {
 func checkGlobal(h *tar.Header) error {
 	for key := range h.PAXRecords {
 		if key != "comment" {
-			return fault.New(codeImageInvalid, "the archive has a global header with %+.100q; make it without", key)
+			return fault.New(fault.ImageInvalid, "the archive has a global header with %+.100q; make it without", key)
 		}
 	}
 	return nil

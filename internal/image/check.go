@@ -66,14 +66,14 @@ func (c *checker) end(in *stream, last int64) error {
 		return err
 	}
 	if c.members == 0 {
-		return fault.New(codeImageInvalid, "the archive has no file; send the tar of a root tree")
+		return fault.New(fault.ImageInvalid, "the archive has no file; send the tar of a root tree")
 	}
 	return c.out.Close()
 }
 
 func (c *checker) broken(err error) error {
 	err = brokenStream(err)
-	if f := fault.From(err); f.Code == codeImageInvalid && c.last != "" {
+	if f := fault.From(err); f.Code == fault.ImageInvalid && c.last != "" {
 		return fault.Wrap(f.Cause, f.Code, "behind or in member %+.200q: %s", c.last, f.Message)
 	}
 	return err

@@ -107,7 +107,7 @@ func TestHostileMembersAreRefusedByName(t *testing.T) {
 			imports := newImports(t)
 			tree := archive(t, small(c.members...)...)
 			_, err := imports.Import(t.Context(), Spec{ID: "bad"}, bytes.NewReader(tree))
-			f := wantCode(t, err, codeImageInvalid)
+			f := wantCode(t, err, fault.ImageInvalid)
 			if !strings.Contains(f.Message, c.want) {
 				t.Errorf("message is %q, want %q", f.Message, c.want)
 			}
@@ -176,7 +176,7 @@ func TestHostileArchivesAreRefused(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			imports := newImports(t)
 			_, err := imports.Import(t.Context(), Spec{ID: "bad"}, bytes.NewReader(c.tree))
-			if f := wantCode(t, err, codeImageInvalid); !strings.Contains(f.Message, c.want) {
+			if f := wantCode(t, err, fault.ImageInvalid); !strings.Contains(f.Message, c.want) {
 				t.Errorf("message is %q, want %q", f.Message, c.want)
 			}
 			leftNothing(t, imports)
@@ -226,7 +226,7 @@ func TestBoundsHold(t *testing.T) {
 	sparse := archive(t, small()...)
 	sparse = append(sparse[:len(sparse)-1024], sparseTebibyte()...)
 	_, err := imports.Import(t.Context(), Spec{ID: "sparse"}, bytes.NewReader(append(sparse, make([]byte, 1024)...)))
-	if f := wantCode(t, err, codeImageInvalid); !strings.Contains(f.Message, `member "sparse": its size is 1099511627776`) {
+	if f := wantCode(t, err, fault.ImageInvalid); !strings.Contains(f.Message, `member "sparse": its size is 1099511627776`) {
 		t.Error(f.Message)
 	}
 	comment := archive(t, member{Header: tar.Header{Name: "g", Typeflag: tar.TypeXGlobalHeader, PAXRecords: map[string]string{"comment": strings.Repeat("x", 4096)}}})

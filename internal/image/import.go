@@ -38,7 +38,7 @@ type Brought struct {
 // sees it before it is whole, checked and on disk. What goes wrong, a power cut
 // included, leaves at most a draft, which the next import or start removes.
 //
-// A member that no image can have is a codeImageInvalid that names it. An id
+// A member that no image can have is a fault.ImageInvalid that names it. An id
 // that another image has is a fault.ResourceAlreadyExists unless that one was
 // imported and is to be replaced: who holds that one keeps it as it is.
 func (c *Catalogue) Import(ctx context.Context, spec Spec, tree io.Reader) (Brought, error) {

@@ -329,7 +329,7 @@ func TestAnyTreeMakesASoundFileSystem(t *testing.T) {
 		}
 		got, err := c.Import(t.Context(), Spec{ID: "any"}, bytes.NewReader(archive(t, members...)))
 		if err != nil {
-			if !fault.Is(err, codeImageInvalid) { // beneath a file, say
+			if !fault.Is(err, fault.ImageInvalid) { // beneath a file, say
 				rt.Fatal(err)
 			}
 			return

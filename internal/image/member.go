@@ -24,7 +24,7 @@ const (
 
 // refuse is the refusal of a member: by its name, which may hold anything.
 func refuse(name, format string, args ...any) error {
-	return fault.New(codeImageInvalid, "member %+.200q: "+format, append([]any{name}, args...)...)
+	return fault.New(fault.ImageInvalid, "member %+.200q: "+format, append([]any{name}, args...)...)
 }
 
 // cleanName takes a member's name apart from what tars put around it: a leading

@@ -11,7 +11,7 @@ import (
 )
 
 // Remove removes an imported image that nobody holds, and returns what it was.
-// One that is held is a codeImageInUse whose cause is an *InUse; one that no
+// One that is held is a fault.ImageInUse whose cause is an *InUse; one that no
 // import brought is a fault.Forbidden.
 func (c *Catalogue) Remove(ctx context.Context, id string) (Image, error) {
 	if !ValidID(id) {

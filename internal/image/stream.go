@@ -34,11 +34,11 @@ func openStream(source io.Reader, bounds Bounds) (*stream, error) {
 		return nil, brokenStream(err)
 	}
 	if len(head) == 0 {
-		return nil, fault.New(codeImageInvalid, "the archive is empty; send a tar, or one compressed with gzip")
+		return nil, fault.New(fault.ImageInvalid, "the archive is empty; send a tar, or one compressed with gzip")
 	}
 	for name, magic := range others {
 		if bytes.HasPrefix(head, []byte(magic)) {
-			return nil, fault.New(codeImageInvalid, "the archive is compressed with %s; send a tar, or one compressed with gzip", name)
+			return nil, fault.New(fault.ImageInvalid, "the archive is compressed with %s; send a tar, or one compressed with gzip", name)
 		}
 	}
 	s := &stream{source: buffered, left: bounds.stream(), err: bounds.tooManyBytes()}
@@ -69,7 +69,7 @@ func (s *stream) finish() error {
 	for total := 0; ; {
 		n, err := more.Read(block)
 		if total += n; total > maxPadding || !bytes.Equal(block[:n], zeros[:n]) {
-			return fault.New(codeImageInvalid, "something follows the archive's end; send one archive and nothing behind it")
+			return fault.New(fault.ImageInvalid, "something follows the archive's end; send one archive and nothing behind it")
 		}
 		if errors.Is(err, io.EOF) {
 			return nil
@@ -88,7 +88,7 @@ func brokenStream(err error) error {
 		return err
 	}
 	if errors.Is(err, io.ErrUnexpectedEOF) || errors.Is(err, io.EOF) {
-		return fault.Wrap(err, codeImageInvalid, "the archive is cut off; make it anew")
+		return fault.Wrap(err, fault.ImageInvalid, "the archive is cut off; make it anew")
 	}
-	return fault.Wrap(err, codeImageInvalid, "the archive cannot be read: it is no tar, no gzip, or damaged")
+	return fault.Wrap(err, fault.ImageInvalid, "the archive cannot be read: it is no tar, no gzip, or damaged")
 }

@@ -30,7 +30,7 @@ type Use struct {
 	once sync.Once
 }
 
-// InUse is the cause of a codeImageInUse.
+// InUse is the cause of a fault.ImageInUse.
 type InUse struct{ Sandboxes, Templates int }
 
 func (e *InUse) Error() string {
@@ -115,7 +115,7 @@ func (c *Catalogue) unused(id string) error {
 	case 0:
 		who = "the making of a template uses"
 	}
-	busy := fault.Wrap(by, codeImageInUse, "%s image %q; delete what uses it, or wait for its end, and try again", who, id)
+	busy := fault.Wrap(by, fault.ImageInUse, "%s image %q; delete what uses it, or wait for its end, and try again", who, id)
 	busy.Param = "image"
 	return busy
 }

@@ -25,7 +25,7 @@ func TestAnImageThatIsUsedStays(t *testing.T) {
 	refused := func(want InUse, words string) {
 		t.Helper()
 		_, err := c.Remove(t.Context(), "mine")
-		f := wantCode(t, err, codeImageInUse)
+		f := wantCode(t, err, fault.ImageInUse)
 		var by *InUse
 		if !errors.As(err, &by) || *by != want || !bytes.Contains([]byte(f.Message), []byte(words)) {
 			t.Errorf("%v by %+v, want %+v", err, by, want)

@@ -272,7 +272,7 @@ func TestCreatesAndRemovalsAtOnce(t *testing.T) {
 				switch _, err := images.Remove(t.Context(), "mine"); {
 				case err == nil:
 					removed.Add(1)
-				case !fault.Is(err, imageInUse) && !fault.Is(err, fault.ImageNotFound):
+				case !fault.Is(err, fault.ImageInUse) && !fault.Is(err, fault.ImageNotFound):
 					t.Error(err)
 				}
 			})
@@ -284,5 +284,3 @@ func TestCreatesAndRemovalsAtOnce(t *testing.T) {
 	}
 	end(t, f)
 }
-
-const imageInUse = fault.Code("image_in_use")

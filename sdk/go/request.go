@@ -288,6 +288,8 @@ func objectOf(out any) (got, want string) {
 		return string(v.Object), string(ListObjectList)
 	case *ExecutionList:
 		return string(v.Object), string(ListObjectList)
+	case *Image:
+		return string(v.Object), string(ImageObjectImage)
 	case *ImageList:
 		return string(v.Object), string(ListObjectList)
 	default:

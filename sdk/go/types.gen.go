@@ -51,6 +51,8 @@ const (
 	ErrorCodeForbidden             ErrorCode = "forbidden"
 	ErrorCodeGuestDiskFull         ErrorCode = "guest_disk_full"
 	ErrorCodeGuestUnreachable      ErrorCode = "guest_unreachable"
+	ErrorCodeImageInUse            ErrorCode = "image_in_use"
+	ErrorCodeImageInvalid          ErrorCode = "image_invalid"
 	ErrorCodeImageNotFound         ErrorCode = "image_not_found"
 	ErrorCodeInternalError         ErrorCode = "internal_error"
 	ErrorCodeNodeAtCapacity        ErrorCode = "node_at_capacity"
@@ -89,6 +91,10 @@ func (e ErrorCode) Valid() bool {
 	case ErrorCodeGuestDiskFull:
 		return true
 	case ErrorCodeGuestUnreachable:
+		return true
+	case ErrorCodeImageInUse:
+		return true
+	case ErrorCodeImageInvalid:
 		return true
 	case ErrorCodeImageNotFound:
 		return true
@@ -469,6 +475,24 @@ const (
 func (e ImageObject) Valid() bool {
 	switch e {
 	case ImageObjectImage:
+		return true
+	default:
+		return false
+	}
+}
+
+// Defines values for ImageSource.
+const (
+	ImageSourceBuilt    ImageSource = "built"
+	ImageSourceImported ImageSource = "imported"
+)
+
+// Valid indicates whether the value is a known member of the ImageSource enum.
+func (e ImageSource) Valid() bool {
+	switch e {
+	case ImageSourceBuilt:
+		return true
+	case ImageSourceImported:
 		return true
 	default:
 		return false
@@ -1463,6 +1487,13 @@ type Image struct {
 	// Examples: 94371840
 	SizeBytes int64 `json:"size_bytes"`
 
+	// Source What brought it: `built`, by the node's own set-up, or `imported`. Only what was imported can
+	// be replaced and removed here.
+	//
+	//
+	// Examples: built
+	Source ImageSource `json:"source"`
+
 	// User Who runs executions unless told otherwise.
 	//
 	// Examples: user
@@ -1478,6 +1509,12 @@ type Image struct {
 //
 // Examples: image
 type ImageObject string
+
+// ImageSource What brought it: `built`, by the node's own set-up, or `imported`. Only what was imported can
+// be replaced and removed here.
+//
+// Examples: built
+type ImageSource string
 
 // ImageList The images of the node, by id.
 type ImageList struct {
@@ -2040,6 +2077,30 @@ type Unauthenticated = ErrorReply
 
 // Unavailable Every error.
 type Unavailable = ErrorReply
+
+// ImportImageParams defines parameters for ImportImage.
+type ImportImageParams struct {
+	// Name The image's id. 1 to 64 letters, digits, `-` and `.`, the first a letter or a digit.
+	Name string `form:"name" json:"name"`
+
+	// User Who runs executions unless told otherwise. The tree's `/etc/passwd` must have it.
+	User *string `form:"user,omitempty" json:"user,omitempty"`
+
+	// Workdir Where executions start. A clean absolute path. The sandbox makes it where the tree does not have it.
+	Workdir *string `form:"workdir,omitempty" json:"workdir,omitempty"`
+
+	// Env The environment of all executions, as the text of one JSON object of strings. It is shown to nobody, and is no place for secrets.
+	Env *string `form:"env,omitempty" json:"env,omitempty"`
+
+	// Language The programming language it is made for. Shown, and nothing else.
+	Language *string `form:"language,omitempty" json:"language,omitempty"`
+
+	// LanguageVersion The language's version. Shown, and nothing else.
+	LanguageVersion *string `form:"language_version,omitempty" json:"language_version,omitempty"`
+
+	// Replace Take the place of an imported image of this name.
+	Replace *bool `form:"replace,omitempty" json:"replace,omitempty"`
+}
 
 // ListSandboxesParams defines parameters for ListSandboxes.
 type ListSandboxesParams struct {

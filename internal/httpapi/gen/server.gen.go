@@ -62,6 +62,8 @@ const (
 	ErrorCodeForbidden             ErrorCode = "forbidden"
 	ErrorCodeGuestDiskFull         ErrorCode = "guest_disk_full"
 	ErrorCodeGuestUnreachable      ErrorCode = "guest_unreachable"
+	ErrorCodeImageInUse            ErrorCode = "image_in_use"
+	ErrorCodeImageInvalid          ErrorCode = "image_invalid"
 	ErrorCodeImageNotFound         ErrorCode = "image_not_found"
 	ErrorCodeInternalError         ErrorCode = "internal_error"
 	ErrorCodeNodeAtCapacity        ErrorCode = "node_at_capacity"
@@ -100,6 +102,10 @@ func (e ErrorCode) Valid() bool {
 	case ErrorCodeGuestDiskFull:
 		return true
 	case ErrorCodeGuestUnreachable:
+		return true
+	case ErrorCodeImageInUse:
+		return true
+	case ErrorCodeImageInvalid:
 		return true
 	case ErrorCodeImageNotFound:
 		return true
@@ -480,6 +486,24 @@ const (
 func (e ImageObject) Valid() bool {
 	switch e {
 	case ImageObjectImage:
+		return true
+	default:
+		return false
+	}
+}
+
+// Defines values for ImageSource.
+const (
+	ImageSourceBuilt    ImageSource = "built"
+	ImageSourceImported ImageSource = "imported"
+)
+
+// Valid indicates whether the value is a known member of the ImageSource enum.
+func (e ImageSource) Valid() bool {
+	switch e {
+	case ImageSourceBuilt:
+		return true
+	case ImageSourceImported:
 		return true
 	default:
 		return false
@@ -1474,6 +1498,13 @@ type Image struct {
 	// Examples: 94371840
 	SizeBytes int64 `json:"size_bytes"`
 
+	// Source What brought it: `built`, by the node's own set-up, or `imported`. Only what was imported can
+	// be replaced and removed here.
+	//
+	//
+	// Examples: built
+	Source ImageSource `json:"source"`
+
 	// User Who runs executions unless told otherwise.
 	//
 	// Examples: user
@@ -1489,6 +1520,12 @@ type Image struct {
 //
 // Examples: image
 type ImageObject string
+
+// ImageSource What brought it: `built`, by the node's own set-up, or `imported`. Only what was imported can
+// be replaced and removed here.
+//
+// Examples: built
+type ImageSource string
 
 // ImageList The images of the node, by id.
 type ImageList struct {
@@ -2052,6 +2089,30 @@ type Unauthenticated = ErrorReply
 // Unavailable Every error.
 type Unavailable = ErrorReply
 
+// ImportImageParams defines parameters for ImportImage.
+type ImportImageParams struct {
+	// Name The image's id. 1 to 64 letters, digits, `-` and `.`, the first a letter or a digit.
+	Name string `form:"name" json:"name"`
+
+	// User Who runs executions unless told otherwise. The tree's `/etc/passwd` must have it.
+	User *string `form:"user,omitempty" json:"user,omitempty"`
+
+	// Workdir Where executions start. A clean absolute path. The sandbox makes it where the tree does not have it.
+	Workdir *string `form:"workdir,omitempty" json:"workdir,omitempty"`
+
+	// Env The environment of all executions, as the text of one JSON object of strings. It is shown to nobody, and is no place for secrets.
+	Env *string `form:"env,omitempty" json:"env,omitempty"`
+
+	// Language The programming language it is made for. Shown, and nothing else.
+	Language *string `form:"language,omitempty" json:"language,omitempty"`
+
+	// LanguageVersion The language's version. Shown, and nothing else.
+	LanguageVersion *string `form:"language_version,omitempty" json:"language_version,omitempty"`
+
+	// Replace Take the place of an imported image of this name.
+	Replace *bool `form:"replace,omitempty" json:"replace,omitempty"`
+}
+
 // ListSandboxesParams defines parameters for ListSandboxes.
 type ListSandboxesParams struct {
 	// State Only sandboxes in this state.
@@ -2258,6 +2319,12 @@ type ServerInterface interface {
 	// ListImages List images
 	// (GET /v1/images)
 	ListImages(w http.ResponseWriter, r *http.Request)
+	// ImportImage Import a root tree as an image
+	// (POST /v1/images)
+	ImportImage(w http.ResponseWriter, r *http.Request, params ImportImageParams)
+	// DeleteImage Remove an imported image
+	// (DELETE /v1/images/{image})
+	DeleteImage(w http.ResponseWriter, r *http.Request, image string)
 	// GetSpecification This file
 	// (GET /v1/openapi.yaml)
 	GetSpecification(w http.ResponseWriter, r *http.Request)
@@ -2333,7 +2400,7 @@ type ServerInterface interface {
 	// StatFile Get what a path names
 	// (GET /v1/sandboxes/{sandbox}/files/stat)
 	StatFile(w http.ResponseWriter, r *http.Request, sandbox SandboxID, params StatFileParams)
-	// WatchFiles Watch a directory or a file for changes
+	// WatchFiles Watch a directory for changes
 	// (GET /v1/sandboxes/{sandbox}/files/watch)
 	WatchFiles(w http.ResponseWriter, r *http.Request, sandbox SandboxID, params WatchFilesParams)
 	// TouchSandbox Keep a sandbox from idling
@@ -2386,6 +2453,143 @@ func (siw *ServerInterfaceWrapper) ListImages(w http.ResponseWriter, r *http.Req
 
 	handler := http.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		siw.Handler.ListImages(w, r)
+	}))
+
+	for _, middleware := range siw.HandlerMiddlewares {
+		handler = middleware(handler)
+	}
+
+	handler.ServeHTTP(w, r)
+}
+
+// ImportImage operation middleware
+func (siw *ServerInterfaceWrapper) ImportImage(w http.ResponseWriter, r *http.Request) {
+
+	var err error
+	_ = err
+
+	// Parameter object where we will unmarshal all parameters from the context
+	var params ImportImageParams
+
+	// ------------- Required query parameter "name" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, true, "name", r.URL.Query(), &params.Name, runtime.BindQueryParameterOptions{Type: "string", Format: ""})
+	if err != nil {
+		var requiredError *runtime.RequiredParameterError
+		if errors.As(err, &requiredError) {
+			siw.ErrorHandlerFunc(w, r, &RequiredParamError{ParamName: "name"})
+		} else {
+			siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "name", Err: err})
+		}
+		return
+	}
+
+	// ------------- Optional query parameter "user" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "user", r.URL.Query(), &params.User, runtime.BindQueryParameterOptions{Type: "string", Format: ""})
+	if err != nil {
+		var requiredError *runtime.RequiredParameterError
+		if errors.As(err, &requiredError) {
+			siw.ErrorHandlerFunc(w, r, &RequiredParamError{ParamName: "user"})
+		} else {
+			siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "user", Err: err})
+		}
+		return
+	}
+
+	// ------------- Optional query parameter "workdir" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "workdir", r.URL.Query(), &params.Workdir, runtime.BindQueryParameterOptions{Type: "string", Format: ""})
+	if err != nil {
+		var requiredError *runtime.RequiredParameterError
+		if errors.As(err, &requiredError) {
+			siw.ErrorHandlerFunc(w, r, &RequiredParamError{ParamName: "workdir"})
+		} else {
+			siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "workdir", Err: err})
+		}
+		return
+	}
+
+	// ------------- Optional query parameter "env" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "env", r.URL.Query(), &params.Env, runtime.BindQueryParameterOptions{Type: "string", Format: ""})
+	if err != nil {
+		var requiredError *runtime.RequiredParameterError
+		if errors.As(err, &requiredError) {
+			siw.ErrorHandlerFunc(w, r, &RequiredParamError{ParamName: "env"})
+		} else {
+			siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "env", Err: err})
+		}
+		return
+	}
+
+	// ------------- Optional query parameter "language" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "language", r.URL.Query(), &params.Language, runtime.BindQueryParameterOptions{Type: "string", Format: ""})
+	if err != nil {
+		var requiredError *runtime.RequiredParameterError
+		if errors.As(err, &requiredError) {
+			siw.ErrorHandlerFunc(w, r, &RequiredParamError{ParamName: "language"})
+		} else {
+			siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "language", Err: err})
+		}
+		return
+	}
+
+	// ------------- Optional query parameter "language_version" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "language_version", r.URL.Query(), &params.LanguageVersion, runtime.BindQueryParameterOptions{Type: "string", Format: ""})
+	if err != nil {
+		var requiredError *runtime.RequiredParameterError
+		if errors.As(err, &requiredError) {
+			siw.ErrorHandlerFunc(w, r, &RequiredParamError{ParamName: "language_version"})
+		} else {
+			siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "language_version", Err: err})
+		}
+		return
+	}
+
+	// ------------- Optional query parameter "replace" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "replace", r.URL.Query(), &params.Replace, runtime.BindQueryParameterOptions{Type: "boolean", Format: ""})
+	if err != nil {
+		var requiredError *runtime.RequiredParameterError
+		if errors.As(err, &requiredError) {
+			siw.ErrorHandlerFunc(w, r, &RequiredParamError{ParamName: "replace"})
+		} else {
+			siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "replace", Err: err})
+		}
+		return
+	}
+
+	handler := http.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		siw.Handler.ImportImage(w, r, params)
+	}))
+
+	for _, middleware := range siw.HandlerMiddlewares {
+		handler = middleware(handler)
+	}
+
+	handler.ServeHTTP(w, r)
+}
+
+// DeleteImage operation middleware
+func (siw *ServerInterfaceWrapper) DeleteImage(w http.ResponseWriter, r *http.Request) {
+
+	var err error
+	_ = err
+
+	// ------------- Path parameter "image" -------------
+	var image string
+
+	err = runtime.BindStyledParameterWithOptions("simple", "image", r.PathValue("image"), &image, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationPath, Explode: false, Required: true, Type: "string", Format: "", ValueIsUnescaped: true})
+	if err != nil {
+		siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "image", Err: err})
+		return
+	}
+
+	handler := http.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		siw.Handler.DeleteImage(w, r, image)
 	}))
 
 	for _, middleware := range siw.HandlerMiddlewares {
@@ -3812,6 +4016,8 @@ func HandlerWithOptions(si ServerInterface, options StdHTTPServerOptions) http.H
 	m.HandleFunc(http.MethodGet+" "+options.BaseURL+"/v1/sandboxes/{sandbox}/archive", wrapper.ReadArchive)
 	m.HandleFunc(http.MethodPut+" "+options.BaseURL+"/v1/sandboxes/{sandbox}/archive", wrapper.WriteArchive)
 	m.HandleFunc(http.MethodGet+" "+options.BaseURL+"/v1/images", wrapper.ListImages)
+	m.HandleFunc(http.MethodPost+" "+options.BaseURL+"/v1/images", wrapper.ImportImage)
+	m.HandleFunc(http.MethodDelete+" "+options.BaseURL+"/v1/images/{image}", wrapper.DeleteImage)
 	m.HandleFunc(http.MethodGet+" "+options.BaseURL+"/v1/health", wrapper.GetHealth)
 	m.HandleFunc(http.MethodGet+" "+options.BaseURL+"/v1/openapi.yaml", wrapper.GetSpecification)
 	m.HandleFunc(http.MethodGet+" "+options.BaseURL+"/openapi.yaml", wrapper.GetRootSpecification)
@@ -4141,6 +4347,358 @@ func (response ListImages500JSONResponse) VisitListImagesResponse(w http.Respons
 type ListImages503JSONResponse struct{ UnavailableJSONResponse }
 
 func (response ListImages503JSONResponse) VisitListImagesResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response.Body); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/json")
+	if response.Headers.RequestID != nil {
+		w.Header().Set("Request-Id", fmt.Sprint(*response.Headers.RequestID))
+	}
+	if response.Headers.RetryAfter != nil {
+		w.Header().Set("Retry-After", fmt.Sprint(*response.Headers.RetryAfter))
+	}
+	w.WriteHeader(503)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type ImportImageRequestObject struct {
+	Params ImportImageParams
+	Body   io.Reader
+}
+
+type ImportImageResponseObject interface {
+	VisitImportImageResponse(w http.ResponseWriter) error
+}
+
+type ImportImage200JSONResponse Image
+
+func (response ImportImage200JSONResponse) VisitImportImageResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/json")
+	w.WriteHeader(200)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type ImportImage201JSONResponse Image
+
+func (response ImportImage201JSONResponse) VisitImportImageResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/json")
+	w.WriteHeader(201)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type ImportImage400JSONResponse struct{ BadRequestJSONResponse }
+
+func (response ImportImage400JSONResponse) VisitImportImageResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response.Body); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/json")
+	if response.Headers.RequestID != nil {
+		w.Header().Set("Request-Id", fmt.Sprint(*response.Headers.RequestID))
+	}
+	w.WriteHeader(400)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type ImportImage401JSONResponse struct{ UnauthenticatedJSONResponse }
+
+func (response ImportImage401JSONResponse) VisitImportImageResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response.Body); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/json")
+	if response.Headers.RequestID != nil {
+		w.Header().Set("Request-Id", fmt.Sprint(*response.Headers.RequestID))
+	}
+	if response.Headers.WWWAuthenticate != nil {
+		w.Header().Set("WWW-Authenticate", fmt.Sprint(*response.Headers.WWWAuthenticate))
+	}
+	w.WriteHeader(401)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type ImportImage403JSONResponse struct{ ForbiddenJSONResponse }
+
+func (response ImportImage403JSONResponse) VisitImportImageResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response.Body); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/json")
+	if response.Headers.RequestID != nil {
+		w.Header().Set("Request-Id", fmt.Sprint(*response.Headers.RequestID))
+	}
+	w.WriteHeader(403)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type ImportImage409JSONResponse struct{ ConflictJSONResponse }
+
+func (response ImportImage409JSONResponse) VisitImportImageResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response.Body); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/json")
+	if response.Headers.RequestID != nil {
+		w.Header().Set("Request-Id", fmt.Sprint(*response.Headers.RequestID))
+	}
+	w.WriteHeader(409)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type ImportImage413JSONResponse struct{ TooLargeJSONResponse }
+
+func (response ImportImage413JSONResponse) VisitImportImageResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response.Body); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/json")
+	if response.Headers.RequestID != nil {
+		w.Header().Set("Request-Id", fmt.Sprint(*response.Headers.RequestID))
+	}
+	w.WriteHeader(413)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type ImportImage429JSONResponse struct{ AtCapacityJSONResponse }
+
+func (response ImportImage429JSONResponse) VisitImportImageResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response.Body); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/json")
+	if response.Headers.RequestID != nil {
+		w.Header().Set("Request-Id", fmt.Sprint(*response.Headers.RequestID))
+	}
+	if response.Headers.RetryAfter != nil {
+		w.Header().Set("Retry-After", fmt.Sprint(*response.Headers.RetryAfter))
+	}
+	w.WriteHeader(429)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type ImportImage500JSONResponse struct{ InternalErrorJSONResponse }
+
+func (response ImportImage500JSONResponse) VisitImportImageResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response.Body); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/json")
+	if response.Headers.RequestID != nil {
+		w.Header().Set("Request-Id", fmt.Sprint(*response.Headers.RequestID))
+	}
+	w.WriteHeader(500)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type ImportImage503JSONResponse struct{ UnavailableJSONResponse }
+
+func (response ImportImage503JSONResponse) VisitImportImageResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response.Body); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/json")
+	if response.Headers.RequestID != nil {
+		w.Header().Set("Request-Id", fmt.Sprint(*response.Headers.RequestID))
+	}
+	if response.Headers.RetryAfter != nil {
+		w.Header().Set("Retry-After", fmt.Sprint(*response.Headers.RetryAfter))
+	}
+	w.WriteHeader(503)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type DeleteImageRequestObject struct {
+	Image string `json:"image"`
+}
+
+type DeleteImageResponseObject interface {
+	VisitDeleteImageResponse(w http.ResponseWriter) error
+}
+
+type DeleteImage200JSONResponse Image
+
+func (response DeleteImage200JSONResponse) VisitDeleteImageResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/json")
+	w.WriteHeader(200)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type DeleteImage400JSONResponse struct{ BadRequestJSONResponse }
+
+func (response DeleteImage400JSONResponse) VisitDeleteImageResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response.Body); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/json")
+	if response.Headers.RequestID != nil {
+		w.Header().Set("Request-Id", fmt.Sprint(*response.Headers.RequestID))
+	}
+	w.WriteHeader(400)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type DeleteImage401JSONResponse struct{ UnauthenticatedJSONResponse }
+
+func (response DeleteImage401JSONResponse) VisitDeleteImageResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response.Body); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/json")
+	if response.Headers.RequestID != nil {
+		w.Header().Set("Request-Id", fmt.Sprint(*response.Headers.RequestID))
+	}
+	if response.Headers.WWWAuthenticate != nil {
+		w.Header().Set("WWW-Authenticate", fmt.Sprint(*response.Headers.WWWAuthenticate))
+	}
+	w.WriteHeader(401)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type DeleteImage403JSONResponse struct{ ForbiddenJSONResponse }
+
+func (response DeleteImage403JSONResponse) VisitDeleteImageResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response.Body); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/json")
+	if response.Headers.RequestID != nil {
+		w.Header().Set("Request-Id", fmt.Sprint(*response.Headers.RequestID))
+	}
+	w.WriteHeader(403)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type DeleteImage404JSONResponse struct{ NotFoundJSONResponse }
+
+func (response DeleteImage404JSONResponse) VisitDeleteImageResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response.Body); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/json")
+	if response.Headers.Allow != nil {
+		w.Header().Set("Allow", fmt.Sprint(*response.Headers.Allow))
+	}
+	if response.Headers.RequestID != nil {
+		w.Header().Set("Request-Id", fmt.Sprint(*response.Headers.RequestID))
+	}
+	w.WriteHeader(404)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type DeleteImage409JSONResponse struct{ ConflictJSONResponse }
+
+func (response DeleteImage409JSONResponse) VisitDeleteImageResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response.Body); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/json")
+	if response.Headers.RequestID != nil {
+		w.Header().Set("Request-Id", fmt.Sprint(*response.Headers.RequestID))
+	}
+	w.WriteHeader(409)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type DeleteImage429JSONResponse struct{ AtCapacityJSONResponse }
+
+func (response DeleteImage429JSONResponse) VisitDeleteImageResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response.Body); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/json")
+	if response.Headers.RequestID != nil {
+		w.Header().Set("Request-Id", fmt.Sprint(*response.Headers.RequestID))
+	}
+	if response.Headers.RetryAfter != nil {
+		w.Header().Set("Retry-After", fmt.Sprint(*response.Headers.RetryAfter))
+	}
+	w.WriteHeader(429)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type DeleteImage500JSONResponse struct{ InternalErrorJSONResponse }
+
+func (response DeleteImage500JSONResponse) VisitDeleteImageResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response.Body); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/json")
+	if response.Headers.RequestID != nil {
+		w.Header().Set("Request-Id", fmt.Sprint(*response.Headers.RequestID))
+	}
+	w.WriteHeader(500)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type DeleteImage503JSONResponse struct{ UnavailableJSONResponse }
+
+func (response DeleteImage503JSONResponse) VisitDeleteImageResponse(w http.ResponseWriter) error {
 
 	var buf bytes.Buffer
 	if err := json.NewEncoder(&buf).Encode(response.Body); err != nil {
@@ -8831,6 +9389,12 @@ type StrictServerInterface interface {
 	// ListImages List images
 	// (GET /v1/images)
 	ListImages(ctx context.Context, request ListImagesRequestObject) (ListImagesResponseObject, error)
+	// ImportImage Import a root tree as an image
+	// (POST /v1/images)
+	ImportImage(ctx context.Context, request ImportImageRequestObject) (ImportImageResponseObject, error)
+	// DeleteImage Remove an imported image
+	// (DELETE /v1/images/{image})
+	DeleteImage(ctx context.Context, request DeleteImageRequestObject) (DeleteImageResponseObject, error)
 	// GetSpecification This file
 	// (GET /v1/openapi.yaml)
 	GetSpecification(ctx context.Context, request GetSpecificationRequestObject) (GetSpecificationResponseObject, error)
@@ -8906,7 +9470,7 @@ type StrictServerInterface interface {
 	// StatFile Get what a path names
 	// (GET /v1/sandboxes/{sandbox}/files/stat)
 	StatFile(ctx context.Context, request StatFileRequestObject) (StatFileResponseObject, error)
-	// WatchFiles Watch a directory or a file for changes
+	// WatchFiles Watch a directory for changes
 	// (GET /v1/sandboxes/{sandbox}/files/watch)
 	WatchFiles(ctx context.Context, request WatchFilesRequestObject) (WatchFilesResponseObject, error)
 	// TouchSandbox Keep a sandbox from idling
@@ -9021,6 +9585,60 @@ func (sh *strictHandler) ListImages(w http.ResponseWriter, r *http.Request) {
 		sh.options.ResponseErrorHandlerFunc(w, r, err)
 	} else if validResponse, ok := response.(ListImagesResponseObject); ok {
 		if err := validResponse.VisitListImagesResponse(w); err != nil {
+			sh.options.ResponseErrorHandlerFunc(w, r, err)
+		}
+	} else if response != nil {
+		sh.options.ResponseErrorHandlerFunc(w, r, fmt.Errorf("unexpected response type: %T", response))
+	}
+}
+
+// ImportImage operation middleware
+func (sh *strictHandler) ImportImage(w http.ResponseWriter, r *http.Request, params ImportImageParams) {
+	var request ImportImageRequestObject
+
+	request.Params = params
+
+	request.Body = r.Body
+
+	handler := func(ctx context.Context, w http.ResponseWriter, r *http.Request, request interface{}) (interface{}, error) {
+		return sh.ssi.ImportImage(ctx, request.(ImportImageRequestObject))
+	}
+	for _, middleware := range sh.middlewares {
+		handler = middleware(handler, "ImportImage")
+	}
+
+	response, err := handler(r.Context(), w, r, request)
+
+	if err != nil {
+		sh.options.ResponseErrorHandlerFunc(w, r, err)
+	} else if validResponse, ok := response.(ImportImageResponseObject); ok {
+		if err := validResponse.VisitImportImageResponse(w); err != nil {
+			sh.options.ResponseErrorHandlerFunc(w, r, err)
+		}
+	} else if response != nil {
+		sh.options.ResponseErrorHandlerFunc(w, r, fmt.Errorf("unexpected response type: %T", response))
+	}
+}
+
+// DeleteImage operation middleware
+func (sh *strictHandler) DeleteImage(w http.ResponseWriter, r *http.Request, image string) {
+	var request DeleteImageRequestObject
+
+	request.Image = image
+
+	handler := func(ctx context.Context, w http.ResponseWriter, r *http.Request, request interface{}) (interface{}, error) {
+		return sh.ssi.DeleteImage(ctx, request.(DeleteImageRequestObject))
+	}
+	for _, middleware := range sh.middlewares {
+		handler = middleware(handler, "DeleteImage")
+	}
+
+	response, err := handler(r.Context(), w, r, request)
+
+	if err != nil {
+		sh.options.ResponseErrorHandlerFunc(w, r, err)
+	} else if validResponse, ok := response.(DeleteImageResponseObject); ok {
+		if err := validResponse.VisitDeleteImageResponse(w); err != nil {
 			sh.options.ResponseErrorHandlerFunc(w, r, err)
 		}
 	} else if response != nil {
