@@ -43,6 +43,18 @@ func (r *run) figures() []figure {
 			open:    r.openOutput,
 		},
 		{
+			name: "upload", title: "upload of 8 MiB", goal: 1 / 0.7, each: 1, inside: true,
+			subject: "the SDK's Upload of 8 MiB into a file of the guest",
+			floor:   "8 MiB over vsock to a loop in the same guest that reads them and answers",
+			open:    r.openUpload,
+		},
+		{
+			name: "download", title: "download of 8 MiB", goal: 1 / 0.7, each: 1, inside: true,
+			subject: "the SDK's Download of a file of 8 MiB that the guest has in its page cache",
+			floor:   "8 MiB of a loop in the same guest over vsock to a reader on the host",
+			open:    r.openDownload,
+		},
+		{
 			name: "cold-create", title: "cold create", goal: 1.15, each: 1,
 			subject: "POST /v1/sandboxes with boot: cold over the daemon's socket until it answers with a running sandbox",
 			floor:   "bare jailer and Firecracker with the same kernel, initrd, drives, limits and boot line: spawn to the agent's hello",

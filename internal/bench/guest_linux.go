@@ -17,6 +17,7 @@ const FloorPort = 2000
 const (
 	askTrue   = 1 // it starts "true", waits for its end, and sends a byte back
 	askOutput = 2 // it sends outputBytes
+	askInput  = 3 // it reads outputBytes that follow, and sends a byte back
 )
 
 // outputBytes is how much output one sample is: more than all buffers between a
@@ -62,6 +63,7 @@ func floorLoop(conn int, path string) error {
 	attributes := &syscall.ProcAttr{Env: []string{}}
 	one := make([]byte, 1)
 	zeros := make([]byte, 64<<10)
+	input := make([]byte, 64<<10)
 	for {
 		n, err := unix.Read(conn, one)
 		if errors.Is(err, unix.EINTR) {
@@ -80,6 +82,22 @@ func floorLoop(conn int, path string) error {
 					return nil
 				}
 				left -= n
+			}
+			continue
+		}
+		if one[0] == askInput {
+			for left := outputBytes; left > 0; {
+				n, err := unix.Read(conn, input[:min(left, len(input))])
+				if errors.Is(err, unix.EINTR) {
+					continue
+				}
+				if err != nil || n == 0 {
+					return nil
+				}
+				left -= n
+			}
+			if _, err := unix.Write(conn, one); err != nil {
+				return nil
 			}
 			continue
 		}

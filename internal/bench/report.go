@@ -39,6 +39,7 @@ type Report struct {
 	Rounds  int      `json:"rounds"`
 	Figures []Result `json:"figures"`
 
+	Memory    []MemoryResult   `json:"memory,omitempty"`
 	Languages []LanguageResult `json:"languages,omitempty"`
 }
 
@@ -48,6 +49,7 @@ func (r Report) Table() string {
 	fmt.Fprintf(&b, "Linux %s %s, %d CPUs, KVM %s, Firecracker %s; %s with %d vCPU and %d MiB; %d rounds\n\n",
 		r.Host.Kernel, r.Host.Arch, r.Host.CPUs, r.Host.KVM, r.Host.Firecracker, r.Host.Image, r.Host.VCPUs, r.Host.MemMiB, r.Rounds)
 	figureTable(&b, r.Figures)
+	b.WriteString(memoryTable(r.Memory))
 	b.WriteString(languageTable(r.Languages))
 	if r.Host.KVM != "hardware" {
 		b.WriteString("\nThis host's KVM is not hardware: only the ratios mean something.\n")

@@ -21,7 +21,7 @@ import (
 )
 
 // Names are the figures that Config.Only may name, in the order of the report.
-var Names = []string{"exec", "output", "cold-create", "snapshot-create"}
+var Names = []string{"exec", "output", "upload", "download", MemoryName, "cold-create", "snapshot-create"}
 
 const (
 	uidBase   = 1_960_000_000 // bare VMs' uids: no daemon's range (internal/firecracker, DefaultUIDBase)
@@ -98,6 +98,11 @@ func Run(ctx context.Context, c Config) (report Report, err error) {
 		return Report{}, interrupted(ctx, err)
 	}
 	report = Report{Object: "benchmark", Version: c.Version, Rounds: c.Rounds, Host: r.host()}
+	if len(c.Only) == 0 || slices.Contains(c.Only, MemoryName) {
+		if report.Memory, err = r.measureMemory(ctx); err != nil {
+			return Report{}, err
+		}
+	}
 	for _, f := range r.figures() {
 		if len(c.Only) > 0 && !slices.Contains(c.Only, f.name) {
 			continue
