@@ -6,7 +6,7 @@
 set -euo pipefail
 cd "$(dirname "$0")/.."
 export CGO_ENABLED=0 # a test binary is also a VMM in a jail, where no library is
-suites=(lifecycle executions restart languages soak)
+suites=(lifecycle executions restart files languages soak)
 # The images that a host does not have from the beginning.
 images=(node go rust)
 # What is proved below the daemon: jails, hostile VMMs, cgroups, the namespace, and that the fake VMM is as strict as the
