@@ -2,6 +2,7 @@ package sandbox_test
 
 import (
 	"encoding/json"
+	"errors"
 	"io"
 	"net/http"
 	"strings"
@@ -63,3 +64,5 @@ func answerJSON(t *testing.T, value any) http.HandlerFunc {
 }
 
 var long = strings.Repeat("p", guestwire.MaxPath+1)
+
+var errLeft = errors.New("the caller has left")

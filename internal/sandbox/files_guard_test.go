@@ -129,11 +129,10 @@ func TestSignsOfLifeCount(t *testing.T) {
 // it, with what it watches, and with a guest that says nothing.
 func TestWatchTellsChanges(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		ending := ""
 		agent := &fileAgent{answer: func(w http.ResponseWriter, r *http.Request) {
 			_, _ = fmt.Fprintf(w, "{\"path\":\"L3g=\"}\n\n{\"type\":\"created\",\"path\":\"L3gvYQ==\"}\n")
 			_ = http.NewResponseController(w).Flush()
-			if ending == "silence" {
+			if r.URL.Query().Get("recursive") == "true" { // is silent from here on
 				<-r.Context().Done()
 			}
 		}}
@@ -154,9 +153,8 @@ func TestWatchTellsChanges(t *testing.T) {
 		if err := files.Watch(t.Context(), id, "/x", false, func(guestwire.Change) error { return broken }); !errors.Is(err, broken) {
 			t.Errorf("the caller failed: %v", err)
 		}
-		ending = "silence"
 		began := time.Now()
-		err := files.Watch(t.Context(), id, "/x", false, func(guestwire.Change) error { return nil })
+		err := files.Watch(t.Context(), id, "/x", true, func(guestwire.Change) error { return nil })
 		if !fault.Is(err, fault.GuestUnreachable) || time.Since(began) != limits.StepTimeout {
 			t.Errorf("the guest is silent: %v after %s", err, time.Since(began))
 		}
