@@ -43,6 +43,22 @@
 // program itself needs neither: it runs on without a reader. CopyStdin feeds it,
 // Cancel ends it.
 //
+// # Files
+//
+// Write, WriteBatch and Read hold what they move in memory; Upload, Append, Download,
+// DownloadRange, UploadArchive and DownloadArchive stream it, whatever its size. What
+// breaks off is taken up again by offsets: Append at the size that Stat says, and
+// DownloadRange behind what came, with its ETag so that it is of the same file:
+//
+//	part, err := client.Files.DownloadRange(ctx, sb.ID, "data.bin", microvm.FileRange{}, w)
+//	for part != nil && err != nil && ctx.Err() == nil {
+//		next := microvm.FileRange{Offset: part.Offset + part.Written, ETag: part.ETag}
+//		part, err = client.Files.DownloadRange(ctx, sb.ID, "data.bin", next, w)
+//	}
+//
+// All lists directories of any size, page by page, and Watch tells what changes. A
+// name may be any bytes: File.ExactPath has them.
+//
 // # Names
 //
 // Fields are the API's in Go's own spelling: id is ID, ttl_seconds is TTLSeconds.

@@ -2125,7 +2125,8 @@ type ListSandboxesParams struct {
 
 // ReadArchiveParams defines parameters for ReadArchive.
 type ReadArchiveParams struct {
-	// Path The file or directory, absolute or relative to the image's working directory. At most 4096 bytes, no NUL.
+	// Path The file or directory, absolute or relative to the image's working directory. At most 4096 bytes,
+	// no NUL. It need not be UTF-8: percent-encode its bytes.
 	Path FilePath `form:"path" json:"path"`
 
 	// Format `tar`, or `tar.gz`, which is compressed in the sandbox and costs its processor time.
@@ -2139,7 +2140,8 @@ type ReadArchiveParams struct {
 
 // WriteArchiveParams defines parameters for WriteArchive.
 type WriteArchiveParams struct {
-	// Path The file or directory, absolute or relative to the image's working directory. At most 4096 bytes, no NUL.
+	// Path The file or directory, absolute or relative to the image's working directory. At most 4096 bytes,
+	// no NUL. It need not be UTF-8: percent-encode its bytes.
 	Path FilePath `form:"path" json:"path"`
 
 	// Format What the body is: `tar`, or `tar.gz`, which is decompressed in the sandbox. Without it a
@@ -2202,7 +2204,8 @@ type OpenTerminalParams struct {
 
 // RemoveFileParams defines parameters for RemoveFile.
 type RemoveFileParams struct {
-	// Path The file or directory, absolute or relative to the image's working directory. At most 4096 bytes, no NUL.
+	// Path The file or directory, absolute or relative to the image's working directory. At most 4096 bytes,
+	// no NUL. It need not be UTF-8: percent-encode its bytes.
 	Path FilePath `form:"path" json:"path"`
 
 	// Recursive Whether a directory goes with all that is in it.
@@ -2211,7 +2214,8 @@ type RemoveFileParams struct {
 
 // ReadFileParams defines parameters for ReadFile.
 type ReadFileParams struct {
-	// Path The file or directory, absolute or relative to the image's working directory. At most 4096 bytes, no NUL.
+	// Path The file or directory, absolute or relative to the image's working directory. At most 4096 bytes,
+	// no NUL. It need not be UTF-8: percent-encode its bytes.
 	Path FilePath `form:"path" json:"path"`
 
 	// Range The part that is wanted, as `bytes=FIRST-LAST`, `bytes=FIRST-` or `bytes=-LENGTH`.
@@ -2223,7 +2227,8 @@ type ReadFileParams struct {
 
 // WriteFileContentParams defines parameters for WriteFileContent.
 type WriteFileContentParams struct {
-	// Path The file or directory, absolute or relative to the image's working directory. At most 4096 bytes, no NUL.
+	// Path The file or directory, absolute or relative to the image's working directory. At most 4096 bytes,
+	// no NUL. It need not be UTF-8: percent-encode its bytes.
 	Path FilePath `form:"path" json:"path"`
 
 	// Mode Permission bits, octal. Of an append they are for a file that it makes.
@@ -2235,7 +2240,8 @@ type WriteFileContentParams struct {
 
 // ListFilesParams defines parameters for ListFiles.
 type ListFilesParams struct {
-	// Path The directory, absolute or relative to the image's working directory. At most 4096 bytes, no NUL.
+	// Path The directory, absolute or relative to the image's working directory. At most 4096 bytes, no
+	// NUL. It need not be UTF-8: percent-encode its bytes.
 	Path *string `form:"path,omitempty" json:"path,omitempty"`
 
 	// Depth How many levels to list; 1 is the directory's own entries.
@@ -2251,13 +2257,15 @@ type ListFilesParams struct {
 
 // StatFileParams defines parameters for StatFile.
 type StatFileParams struct {
-	// Path The file or directory, absolute or relative to the image's working directory. At most 4096 bytes, no NUL.
+	// Path The file or directory, absolute or relative to the image's working directory. At most 4096 bytes,
+	// no NUL. It need not be UTF-8: percent-encode its bytes.
 	Path FilePath `form:"path" json:"path"`
 }
 
 // WatchFilesParams defines parameters for WatchFiles.
 type WatchFilesParams struct {
-	// Path The file or directory, absolute or relative to the image's working directory. At most 4096 bytes, no NUL.
+	// Path The file or directory, absolute or relative to the image's working directory. At most 4096 bytes,
+	// no NUL. It need not be UTF-8: percent-encode its bytes.
 	Path FilePath `form:"path" json:"path"`
 
 	// Recursive Whether all directories below are watched, too.
