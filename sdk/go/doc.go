@@ -51,7 +51,7 @@
 // DownloadRange behind what came, with its ETag so that it is of the same file:
 //
 //	part, err := client.Files.DownloadRange(ctx, sb.ID, "data.bin", microvm.FileRange{}, w)
-//	for part != nil && err != nil && ctx.Err() == nil {
+//	for lost := new(microvm.ConnectionError); part != nil && errors.As(err, &lost) && ctx.Err() == nil; {
 //		next := microvm.FileRange{Offset: part.Offset + part.Written, ETag: part.ETag}
 //		part, err = client.Files.DownloadRange(ctx, sb.ID, "data.bin", next, w)
 //	}
