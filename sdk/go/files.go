@@ -10,14 +10,15 @@ import (
 	"net/url"
 	"slices"
 	"strconv"
+	"unicode/utf8"
 )
 
 // MaxReadBytes is the largest file that Files.Read takes into memory.
 const MaxReadBytes = 64 << 20
 
 // FileService does what is done with files of a running sandbox. Relative paths
-// are relative to the image's working directory, usually /workspace. A path in a
-// query, which is all but those of WriteBatch, Move and MakeDir, may be any bytes.
+// are relative to the image's working directory, usually /workspace. A path may
+// be any bytes, but those of WriteBatch, Move and MakeDir must be UTF-8.
 type FileService struct{ c *Client }
 
 // WriteOption sets one thing of a file that is written.
@@ -50,6 +51,9 @@ func (s *FileService) WriteBatch(ctx context.Context, sandbox string, files []Fi
 	}
 	batch := FileBatch{Files: slices.Clone(files)}
 	for i, file := range batch.Files {
+		if err := checkText(file.Path); err != nil {
+			return nil, fmt.Errorf("%s: files[%d]: %w", verb, i, err)
+		}
 		if file.Content == nil {
 			batch.Files[i].Content = []byte{} // null is no content
 		}
@@ -164,6 +168,16 @@ func fileSegment(sandbox, path string) (string, error) {
 		return "", errors.New("the path is empty")
 	}
 	return escape("a sandbox", sandbox)
+}
+
+// checkText refuses paths that JSON would change on their way.
+func checkText(paths ...string) error {
+	for _, path := range paths {
+		if !utf8.ValidString(path) {
+			return fmt.Errorf("%q is not UTF-8, and this call takes no other path", path)
+		}
+	}
+	return nil
 }
 
 // sinkWriter keeps the error of a caller's writer, so that it is not taken

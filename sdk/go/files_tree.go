@@ -79,6 +79,9 @@ func (s *FileService) All(ctx context.Context, sandbox string, params ListFilesP
 // another, and those above it that are missing. One that is there is no error and
 // stays as it is, so it is repeated after a lost connection.
 func (s *FileService) MakeDir(ctx context.Context, sandbox, path string, opts ...WriteOption) (*File, error) {
+	if err := checkText(path); err != nil {
+		return nil, fmt.Errorf("make directory: %w", err)
+	}
 	set := url.Values{}
 	WithMode(DefaultDirectoryMode)(set)
 	for _, option := range opts {
@@ -91,6 +94,9 @@ func (s *FileService) MakeDir(ctx context.Context, sandbox, path string, opts ..
 // Move renames a file, a symlink or a directory in one step. What is at To is
 // replaced only with Replace. It is repeated only when no connection could be made.
 func (s *FileService) Move(ctx context.Context, sandbox string, move FileMove) (*File, error) {
+	if err := checkText(move.From, move.To); err != nil {
+		return nil, fmt.Errorf("move file: %w", err)
+	}
 	return about[File](ctx, s.c, request{verb: "move file", method: http.MethodPost, json: move}, sandbox, move.From, "/files/move")
 }
 

@@ -181,6 +181,29 @@ func TestExactNames(t *testing.T) {
 	}
 }
 
+// TestNoPathIsChangedOnItsWay: JSON would put U+FFFD in the place of some bytes.
+func TestNoPathIsChangedOnItsWay(t *testing.T) {
+	r := serve(t, handlers{reply(200, nil)})
+	for name, do := range map[string]func() error{
+		"batch": func() error {
+			_, err := r.Files.WriteBatch(t.Context(), sandboxID, []FileWrite{{Path: "a"}, {Path: "\xff"}})
+			return err
+		},
+		"directory": func() error { _, err := r.Files.MakeDir(t.Context(), sandboxID, "\xff"); return err },
+		"move": func() error {
+			_, err := r.Files.Move(t.Context(), sandboxID, FileMove{From: "a", To: "\xff"})
+			return err
+		},
+	} {
+		if err := do(); err == nil || !strings.Contains(err.Error(), "not UTF-8") {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+	if len(r.seen()) > 0 {
+		t.Errorf("sent %q", r.seen())
+	}
+}
+
 func TestEmptyPathsAreNotSent(t *testing.T) {
 	r := serve(t, handlers{reply(200, nil)})
 	for name, do := range map[string]func() error{
