@@ -7,10 +7,10 @@ import (
 	"github.com/microvmd/microvm/internal/guestwire"
 )
 
-// Watch hands each change below a directory, or of a file, to each, in order, and
-// now and then a sign of life, which has no type; the first one says that the
-// watch is in force. It returns when the context or the sandbox ends, what is
-// watched is gone, or each fails. While each works the guest keeps what it has to tell, within bounds.
+// Watch hands each change below a directory to each, in order, and now and then a
+// sign of life, which has no type; the first one says that the watch is in force.
+// It returns when the context or the sandbox ends, the directory is gone, or each
+// fails. While each works the guest keeps what it has to tell, within bounds.
 func (f *Files) Watch(ctx context.Context, id, path string, recursive bool, each func(guestwire.Change) error) error {
 	if err := checkPath("path", path); err != nil {
 		return err
