@@ -172,6 +172,10 @@ func fixRefused(e *microvm.Error) string {
 		return "start it with -t, or follow it with microvm execution logs -f"
 	case microvm.ErrorCodeImageNotFound:
 		return "microvm images shows those that the node has"
+	case microvm.ErrorCodeImageInvalid:
+		return "change the tree, make the archive anew and import it again; docs/images.md says what no image can have"
+	case microvm.ErrorCodeImageInUse:
+		return "microvm sandbox ls shows who uses it"
 	case microvm.ErrorCodeNodeAtCapacity:
 		if e.RetryAfter > 0 {
 			return fmt.Sprintf("repeat in %d s, or make room with microvm sandbox rm", int(e.RetryAfter.Seconds()))
@@ -180,6 +184,9 @@ func fixRefused(e *microvm.Error) string {
 	case microvm.ErrorCodeTokenMissing, microvm.ErrorCodeTokenInvalid:
 		return "give the daemon's key by --api-key or MICROVM_API_KEY; see microvm help connection"
 	case microvm.ErrorCodeForbidden:
+		if e.Param == "image" {
+			return "give what is imported another --name; microvm setup replaces the node's own images"
+		}
 		return "call the daemon itself, not through a page or proxy of another origin"
 	case microvm.ErrorCodeFileNotFound:
 		return "microvm exec SANDBOX -- ls -la shows what is in the working directory"
@@ -209,8 +216,10 @@ func flagOf(param string) string {
 	switch field {
 	case "mem_mib":
 		return "--mem-mib"
-	case "vcpus", "name", "cwd", "user", "env", "signal", "after":
+	case "vcpus", "name", "cwd", "user", "env", "signal", "after", "workdir", "language":
 		return "--" + field
+	case "language_version":
+		return "--language-version"
 	case "ttl_seconds":
 		return "--ttl"
 	case "idle_seconds":

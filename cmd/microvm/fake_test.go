@@ -33,6 +33,7 @@ type fakeNode struct {
 	idle      map[string]int         // idle_seconds as asked for, by sandbox
 	env       map[string]microvm.Env // by sandbox
 	extended  []int                  // ttl_seconds of each extension
+	brought   string                 // the last import
 	processes map[string]*process    // by the execution's id
 	files     map[string][]byte      // "sandbox path"
 	modes     map[string]string
@@ -49,6 +50,8 @@ func newFakeNode() *fakeNode {
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /v1/health", f.health)
 	mux.HandleFunc("GET /v1/images", f.keyed("GET images", f.images))
+	mux.HandleFunc("POST /v1/images", f.keyed("POST image", f.importImage))
+	mux.HandleFunc("DELETE /v1/images/{image}", f.keyed("DELETE image", deleteImage))
 	mux.HandleFunc("POST /v1/sandboxes", f.keyed("POST sandbox", f.createSandbox))
 	mux.HandleFunc("GET /v1/sandboxes", f.keyed("GET sandboxes", f.listSandboxes))
 	mux.HandleFunc("GET /v1/sandboxes/{sandbox}", f.keyed("GET sandbox", f.getSandbox))
@@ -177,10 +180,10 @@ func (f *fakeNode) health(w http.ResponseWriter, _ *http.Request) {
 
 func (f *fakeNode) images(w http.ResponseWriter, _ *http.Request) {
 	send(w, 200, microvm.ImageList{Object: microvm.ListObjectList, URL: "/v1/images", Data: []microvm.Image{
-		{ID: "base", Object: microvm.ImageObjectImage, Arch: "amd64", Digest: "sha256:0123456789abcdef", SizeBytes: 900, User: "user", Workdir: "/workspace"},
+		{ID: "base", Object: microvm.ImageObjectImage, Arch: "amd64", Digest: "sha256:0123456789abcdef", SizeBytes: 900, User: "user", Workdir: "/workspace", Source: microvm.ImageSourceImported},
 		{
 			ID: "python", Object: microvm.ImageObjectImage, Arch: "amd64", Digest: "sha256:" + strings.Repeat("ab", 32), SizeBytes: 94371840, User: "user",
-			Workdir: "/workspace", Language: new("python"), LanguageVersion: new("3.13"),
+			Workdir: "/workspace", Language: new("python"), LanguageVersion: new("3.13"), Source: microvm.ImageSourceBuilt,
 		},
 	}})
 }

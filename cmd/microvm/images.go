@@ -32,10 +32,10 @@ func newImagesCommand(g *globals) *cobra.Command {
 			var rows [][]string
 			for _, image := range list.Data {
 				rows = append(rows, []string{
-					clean(image.ID), languageOf(image), clean(image.Arch), size(image.SizeBytes), clean(image.User), clean(image.Workdir), shortDigest(image.Digest),
+					clean(image.ID), languageOf(image), clean(image.Arch), size(image.SizeBytes), clean(image.User), clean(image.Workdir), clean(string(image.Source)), shortDigest(image.Digest),
 				})
 			}
-			return printTable(cmd.OutOrStdout(), []string{"ID", "LANGUAGE", "ARCH", "SIZE", "USER", "WORKDIR", "DIGEST"}, rows)
+			return printTable(cmd.OutOrStdout(), []string{"ID", "LANGUAGE", "ARCH", "SIZE", "USER", "WORKDIR", "SOURCE", "DIGEST"}, rows)
 		},
 	}
 }

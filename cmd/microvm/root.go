@@ -71,7 +71,7 @@ Start with:  microvm run python -- python3 -c 'print("hello")'`,
 			root.AddCommand(cmd)
 		}
 	}
-	add("use", newRunCommand(g), newShellCommand(g), newExecCommand(g), newExecutionCommand(g), newCopyCommand(g), newSandboxCommand(g), newImagesCommand(g))
+	add("use", newRunCommand(g), newShellCommand(g), newExecCommand(g), newExecutionCommand(g), newCopyCommand(g), newSandboxCommand(g), newImageCommand(g), newImagesCommand(g))
 	add("host", hostCommands()...)
 	root.AddCommand(newVersionCommand(g))
 	root.AddCommand(helpTopics()...)

@@ -51,6 +51,7 @@ func TestScripts(t *testing.T) {
 			"cancel":    scriptCancel,
 			"stopped":   scriptStopped,
 			"variables": scriptVariables,
+			"brought":   scriptBrought,
 		},
 	})
 }
