@@ -2,6 +2,7 @@ package guest
 
 import (
 	"errors"
+	"fmt"
 	"io/fs"
 	"os"
 	"path/filepath"
@@ -24,9 +25,12 @@ func makeDirectory(dir string, owner account, made *[]string) error {
 	if err := makeDirectory(filepath.Dir(dir), owner, made); err != nil {
 		return err
 	}
-	if err := os.Mkdir(dir, 0o755); errors.Is(err, fs.ErrExist) {
+	switch err := os.Mkdir(dir, 0o755); {
+	case errors.Is(err, fs.ErrExist):
 		return sameDirectory(dir, err)
-	} else if err != nil {
+	case errors.Is(err, fs.ErrNotExist):
+		return errTakenAway
+	case err != nil:
 		return err
 	}
 	if made != nil {
@@ -52,4 +56,34 @@ func unmake(made []string) {
 	for i := len(made) - 1; i >= 0; i-- {
 		_ = os.Remove(made[i])
 	}
+}
+
+// errTakenAway is for a directory that was there a moment ago: another request
+// made it, failed, and unmade it.
+var errTakenAway = fmt.Errorf("directory was taken away: %w", fs.ErrNotExist)
+
+// again repeats what found its directory taken away.
+func again(try func() error) (err error) {
+	for range 64 {
+		if err = try(); !errors.Is(err, errTakenAway) {
+			return err
+		}
+	}
+	return err
+}
+
+// makePlace opens the directory of a path of the guest. It makes what is missing
+// of it, and adds that to made.
+func (a *Agent) makePlace(path string, owner account, made *[]string) (p place, err error) {
+	here := a.under(path)
+	err = again(func() error {
+		err := makeDirectory(filepath.Dir(here), owner, made)
+		if err == nil {
+			if p, err = openPlace(here); errors.Is(err, fs.ErrNotExist) {
+				err = errTakenAway
+			}
+		}
+		return err
+	})
+	return p, err
 }

@@ -6,7 +6,6 @@ import (
 	"io/fs"
 	"net/url"
 	"os"
-	"path/filepath"
 	"strconv"
 	"strings"
 	"syscall"
@@ -205,12 +204,15 @@ func (a *Agent) writeFile(path string, mode uint32, owner account, body io.Reade
 
 // stageAt stages a file for a path of the guest, and adds to made what was
 // missing on the way.
-func (a *Agent) stageAt(path string, has attributes, owner account, made *[]string, body io.Reader) (*staged, guestwire.Entry, error) {
-	p, err := a.makePlace(path, owner, made)
-	if err != nil {
-		return nil, guestwire.Entry{}, err
-	}
-	return a.stageFile(p, has, body)
+func (a *Agent) stageAt(path string, has attributes, owner account, made *[]string, body io.Reader) (s *staged, entry guestwire.Entry, err error) {
+	err = again(func() error {
+		p, err := a.makePlace(path, owner, made)
+		if err == nil {
+			s, entry, err = a.stageFile(p, has, body)
+		}
+		return err
+	})
+	return s, entry, err
 }
 
 // fileRefusal names why the guest's kernel refused; broken is the code for a
@@ -239,21 +241,4 @@ func fileRefusal(err error, broken guestwire.Code) *guestwire.Error {
 		code = guestwire.BadRequest
 	}
 	return refuse(code, err.Error())
-}
-
-// makePlace opens the directory of a path of the guest. It makes what is missing
-// of it, and adds that to made.
-func (a *Agent) makePlace(path string, owner account, made *[]string) (place, error) {
-	real := a.under(path)
-	for range 16 {
-		if err := makeDirectory(filepath.Dir(real), owner, made); err != nil {
-			return place{}, err
-		}
-		p, err := openPlace(real)
-		if !errors.Is(err, fs.ErrNotExist) {
-			return p, err
-		}
-		// Another request made it, failed, and took it away again.
-	}
-	return place{}, fs.ErrNotExist
 }

@@ -96,30 +96,39 @@ func (a *Agent) makeDir(path string, mode uint32, owner account) (entry guestwir
 		path = "/."
 	}
 	var made []string
-	defer func() {
+	err = again(func() error {
+		p, err := a.makePlace(path, owner, &made)
 		if err != nil {
-			unmake(made)
+			return err
 		}
-	}()
-	p, err := a.makePlace(path, owner, &made)
+		defer p.close()
+		entry, err = p.makeDir(path, owned(owner, mode))
+		return err
+	})
 	if err != nil {
-		return entry, err
+		unmake(made)
 	}
-	defer p.close()
-	err = ignoringEINTR(func() error { return unix.Mkdirat(p.fd(), p.name, 0o700) })
-	if errors.Is(err, fs.ErrExist) {
-		return p.existing(a.under(path), err)
-	}
-	if err != nil {
-		return entry, p.fail("make directory", err)
+	return entry, err
+}
+
+// makeDir makes a directory, or finds one.
+func (p place) makeDir(path string, has attributes) (guestwire.Entry, error) {
+	err := ignoringEINTR(func() error { return unix.Mkdirat(p.fd(), p.name, 0o700) })
+	switch {
+	case errors.Is(err, fs.ErrExist):
+		return p.existing(path, err)
+	case errors.Is(err, fs.ErrNotExist):
+		return guestwire.Entry{}, errTakenAway
+	case err != nil:
+		return guestwire.Entry{}, p.fail("make directory", err)
 	}
 	dir, err := p.open(unix.O_RDONLY | unix.O_DIRECTORY)
 	if err != nil {
-		return entry, err
+		return guestwire.Entry{}, err
 	}
 	defer func() { _ = dir.Close() }()
-	if err = owned(owner, mode).give(dir); err != nil {
-		return entry, err
+	if err := has.give(dir); err != nil {
+		return guestwire.Entry{}, err
 	}
 	return describe(dir, path)
 }

@@ -119,6 +119,9 @@ func stage(p place, create func(beside place) error) (*staged, error) {
 		}
 		if !errors.Is(err, fs.ErrExist) {
 			_ = unix.Unlinkat(p.fd(), beside.name, 0) // it may be there, but not be whole
+			if errors.Is(err, fs.ErrNotExist) {
+				err = errTakenAway
+			}
 			return nil, err
 		}
 	}
