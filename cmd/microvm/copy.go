@@ -2,47 +2,80 @@ package main
 
 import (
 	"context"
-	"crypto/rand"
-	"errors"
 	"fmt"
 	"io"
-	"io/fs"
-	"os"
-	"path"
 	"path/filepath"
 	"strings"
+	"time"
 
 	"github.com/spf13/cobra"
 
 	microvm "github.com/microvmd/microvm/sdk/go"
 )
 
-func newCopyCommand(g *globals) *cobra.Command {
-	cmd := &cobra.Command{
-		Use:   "cp LOCAL SANDBOX:PATH, or microvm cp SANDBOX:PATH LOCAL",
-		Short: "Copy a file into or out of a sandbox",
-		Long: `Copies one file into a running sandbox, or out of it. SANDBOX is an id or a name;
-a PATH that is not absolute is relative to the working directory, and one that
-ends in / gets the file's own name. LOCAL is - for standard input or output; one
-that has a colon is written as ./LOCAL.
+// copyFlags are the flags of cp.
+type copyFlags struct {
+	all        bool
+	owners     bool
+	ignoreFile string
+	maxSize    byteSize
+}
 
-A file appears whole or not at all, on both sides. Permission bits go in with the
-file, and not out. Directories cannot be copied in this release: copy a tar file.`,
+func newCopyCommand(g *globals) *cobra.Command {
+	o := copyFlags{maxSize: 16 << 30}
+	cmd := &cobra.Command{
+		Use:   "cp SOURCE TARGET",
+		Short: "Copy files and directories into or out of a sandbox",
+		Long: `Copies a file, or a directory with all that is in it, into a running sandbox or
+out of it. One of SOURCE and TARGET is SANDBOX:PATH, with the sandbox's id or name
+and a path that is absolute or relative to the working directory. The other is a
+path here, or - for standard input or output; one that has a colon is written as
+./PATH.
+
+It ends where cp -r would put it: a TARGET that is a directory gets SOURCE beneath
+it, under its own name; what is not there yet becomes the copy. Of a SOURCE that
+ends in /. (or is . or ..) only the content goes into TARGET. A file's TARGET that
+ends in / is a directory. What is there stays, unless something of the copy has
+its name. A directory that goes to - comes as a tar archive.
+
+Permission bits, times and symlinks are kept. Links are not followed, but for
+SOURCE itself. What goes in belongs to the sandbox's user, and what comes out to
+you; --owners keeps the numbers of owners, where you may give files away. FIFOs,
+sockets and devices are left out, which is said. A file of 64 MiB and more that
+goes in gets the time of its arrival.
+
+Each file appears whole or not at all. A connection that breaks is made again, and
+what ended early, also by Ctrl-C, goes on where it was with the same command: what
+is there with the same size, time and permission bits is not copied again, and of
+large files the part that came is kept beside the place as .microvm-*.part. --all
+copies everything.
+
+The sandbox is not trusted: what comes out of it stays beneath TARGET, no link is
+followed on the way there, setuid and setgid are dropped, and more than --max-size
+of content ends the copy. Links that lead elsewhere are copied as what they say;
+look where they lead before you follow them.`,
 		Example: `  microvm cp main.py work:
+  microvm cp src work:
+  microvm cp src/. work:/srv/app --ignore-file .gitignore
   microvm cp data.csv work:in/data.csv
   microvm cp work:result.json .
+  microvm cp work:/workspace/out results
   microvm cp work:/var/log/dpkg.log - | tail
-  tar c src | microvm cp - work:src.tar`,
+  microvm cp work:/workspace - | tar t`,
 		Args: func(_ *cobra.Command, args []string) error {
 			if len(args) != 2 {
 				return usage("one source and one target are needed")
 			}
 			_, _, from := remotePath(args[0])
 			_, _, to := remotePath(args[1])
-			if from == to {
+			switch {
+			case from == to:
 				return usage("one of source and target must be SANDBOX:PATH, and only one")
+			case from && o.ignoreFile != "":
+				return usage("--ignore-file is for what goes into a sandbox")
+			default:
+				return nil
 			}
-			return nil
 		},
 		ValidArgsFunction: g.completeCopy,
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -50,14 +83,83 @@ file, and not out. Directories cannot be copied in this release: copy a tar file
 			if err != nil {
 				return err
 			}
-			if ref, remote, ok := remotePath(args[1]); ok {
-				return copyIn(cmd, g, client, args[0], ref, remote)
+			c := &copying{copyFlags: o, client: client, stdin: cmd.InOrStdin(), stdout: cmd.OutOrStdout(), stderr: cmd.ErrOrStderr(), json: g.output == outputJSON}
+			c.progress = newProgress(c.stderr, g.verbose)
+			ref, remote, in := remotePath(args[1])
+			if in {
+				return c.into(cmd.Context(), args[0], ref, remote)
 			}
-			ref, remote, _ := remotePath(args[0])
-			return copyOut(cmd, g, client, ref, remote, args[1])
+			ref, remote, _ = remotePath(args[0])
+			return c.outOf(cmd.Context(), ref, remote, args[1])
 		},
 	}
+	flags := cmd.Flags()
+	flags.BoolVarP(&o.all, "all", "a", false, "copy also what is there already with the same size, time and permission bits")
+	flags.BoolVar(&o.owners, "owners", false, "keep the numbers of owners and groups; for root on the side that they come to")
+	flags.StringVar(&o.ignoreFile, "ignore-file", "", "leave out what this file says, which is written as a .gitignore is; paths in it are relative to SOURCE")
+	flags.Var(&o.maxSize, "max-size", "end a copy out of a sandbox with more content than this: bytes, or 64m, 2g, or none")
+	must(cmd.MarkFlagFilename("ignore-file"))
 	return cmd
+}
+
+// copying is one run of cp.
+type copying struct {
+	copyFlags
+	client         *microvm.Client
+	stdin          io.Reader
+	stdout, stderr io.Writer
+	json           bool
+	progress       *progress
+}
+
+// copyResult is what cp prints with -o json for a directory.
+type copyResult struct {
+	Object  string `json:"object"` // "copy"
+	Sandbox string `json:"sandbox"`
+	Path    string `json:"path"` // in the sandbox
+	Local   string `json:"local"`
+	Files   int64  `json:"files"`      // and links that were copied
+	Bytes   int64  `json:"size_bytes"` // their content
+	Same    int64  `json:"unchanged"`  // files and links that were there
+	LeftOut int64  `json:"left_out"`   // FIFOs, sockets, devices
+}
+
+// warn says one line of what happened on the way.
+func (c *copying) warn(format string, args ...any) { say(c.stderr, format+"\n", args...) }
+
+// tell says what a copy of a directory came to.
+func (c *copying) tell(r copyResult, where string, outward int64) error {
+	if r.LeftOut > 0 {
+		c.warn("note: %s left out: only files, directories and links are copied", countOf(r.LeftOut, "FIFO, socket or device")+wasWere(r.LeftOut))
+	}
+	if outward > 0 {
+		c.warn("note: %s out of what was copied; look where before you follow them", countOf(outward, "link")+leads(outward))
+	}
+	if c.json {
+		return printJSON(c.stdout, r)
+	}
+	c.progress.note("%s: %s (%s) copied, %d unchanged", where, countOf(r.Files, "file"), size(r.Bytes), r.Same)
+	return nil
+}
+
+func wasWere(n int64) string {
+	if n == 1 {
+		return " was"
+	}
+	return " were"
+}
+
+func leads(n int64) string {
+	if n == 1 {
+		return " leads"
+	}
+	return " lead"
+}
+
+// watch shows a meter until done is called.
+func (c *copying) watch(what string) (m *meter, done func()) {
+	m = &meter{what: what}
+	return m, c.progress.follow(func(after time.Duration) string { return m.line(after) })
 }
 
 // remotePath splits SANDBOX:PATH. What has a slash before its colon is local.
@@ -69,130 +171,24 @@ func remotePath(arg string) (ref, remote string, ok bool) {
 	return ref, remote, true
 }
 
-func copyIn(cmd *cobra.Command, g *globals, client *microvm.Client, local, ref, remote string) error {
-	from := cmd.InOrStdin()
-	mode := fs.FileMode(0o644)
-	if local == "-" {
-		if remote == "" || strings.HasSuffix(remote, "/") {
-			return usage("standard input needs a name in the sandbox, as in %s:input", ref)
-		}
-	} else {
-		file, bits, err := openRegular(local)
-		if err != nil {
-			return err
-		}
-		defer func() { _ = file.Close() }() // only read
-		from, mode = file, bits
-		if remote == "" || strings.HasSuffix(remote, "/") {
-			remote += filepath.Base(local)
-		}
+// lastName is the name that a copy of a path gets in a directory, or "" where
+// its content is copied and not itself.
+func lastName(name string) string {
+	if strings.HasSuffix(name, "/.") {
+		return ""
 	}
-	ctx := cmd.Context()
-	id, err := resolve(ctx, client, ref)
-	if err != nil {
-		return err
+	switch base := filepath.Base(name); base {
+	case ".", "..", string(filepath.Separator):
+		return ""
+	default:
+		return base
 	}
-	progress := newProgress(cmd.ErrOrStderr(), g.verbose)
-	done := progress.wait("the upload of " + clean(local))
-	file, err := client.Files.Upload(ctx, id, remote, from, microvm.WithMode(mode))
-	done()
-	if err != nil {
-		return err
-	}
-	if g.output == outputJSON {
-		return printJSON(cmd.OutOrStdout(), file)
-	}
-	progress.note("%s (%s) is in %s", clean(file.Path), size(file.Size), clean(ref))
-	return nil
 }
 
-// downloadResult is what cp prints with -o json for a file that came out.
-type downloadResult struct {
-	Object    string `json:"object"` // "download"
-	Sandbox   string `json:"sandbox"`
-	Path      string `json:"path"` // in the sandbox, as it was given
-	Local     string `json:"local"`
-	SizeBytes int64  `json:"size_bytes"`
-}
-
-func copyOut(cmd *cobra.Command, g *globals, client *microvm.Client, ref, remote, local string) error {
-	if remote == "" || strings.HasSuffix(remote, "/") {
-		return hint(usage("%s:%s names no file", ref, remote), "directories cannot be copied in this release: tar them in the sandbox, and copy the tar file")
-	}
-	if local == "-" && g.output == outputJSON {
-		return usage("-o json and - both want standard output")
-	}
-	if info, err := os.Stat(local); local != "-" && err == nil && info.IsDir() {
-		local = filepath.Join(local, path.Base(remote))
-	}
-	ctx := cmd.Context()
-	id, err := resolve(ctx, client, ref)
-	if err != nil {
-		return err
-	}
-	progress := newProgress(cmd.ErrOrStderr(), g.verbose)
-	done := progress.wait("the download of " + clean(remote))
-	n, err := download(ctx, client, id, remote, local, cmd.OutOrStdout())
-	done()
-	if err != nil {
-		return err
-	}
-	if g.output == outputJSON {
-		return printJSON(cmd.OutOrStdout(), downloadResult{"download", id, remote, local, n})
-	}
-	progress.note("%s (%s) is here", clean(local), size(n))
-	return nil
-}
-
-func download(ctx context.Context, client *microvm.Client, id, remote, local string, stdout io.Writer) (int64, error) {
-	if local == "-" {
-		return client.Files.Download(ctx, id, remote, stdout)
-	}
-	old, err := os.Stat(local)
-	if err == nil && !old.Mode().IsRegular() { // a device or a pipe is written to, not replaced
-		to, err := os.OpenFile(local, os.O_WRONLY, 0)
-		if err != nil {
-			return 0, err
-		}
-		n, err := client.Files.Download(ctx, id, remote, to)
-		return n, errors.Join(err, to.Close())
-	}
-	return replaceFile(local, old, func(to io.Writer) (int64, error) {
-		return client.Files.Download(ctx, id, remote, to)
-	})
-}
-
-// replaceFile writes a file whole or not at all: what stood there before stays
-// until everything is on disk. A file that is replaced keeps its permission
-// bits; what a link points to is replaced, not the link.
-func replaceFile(name string, old fs.FileInfo, write func(io.Writer) (int64, error)) (int64, error) {
-	mode := fs.FileMode(0o666) // less the umask
-	if old != nil {
-		mode = old.Mode().Perm()
-		if target, err := filepath.EvalSymlinks(name); err == nil {
-			name = target
-		}
-	}
-	partial := filepath.Join(filepath.Dir(name), "."+filepath.Base(name)+"."+rand.Text()[:8]+".part")
-	to, err := os.OpenFile(partial, os.O_WRONLY|os.O_CREATE|os.O_EXCL, mode)
-	if err != nil {
-		return 0, err
-	}
-	n, err := write(to)
-	if err == nil && old != nil {
-		err = to.Chmod(mode)
-	}
-	if err == nil {
-		err = to.Sync()
-	}
-	err = errors.Join(err, to.Close())
-	if err == nil {
-		err = os.Rename(partial, name)
-	}
-	if err != nil {
-		return n, errors.Join(err, os.Remove(partial))
-	}
-	return n, nil
+// sandboxFiles are the files of the sandbox that ref names.
+func (c *copying) sandboxFiles(ctx context.Context, ref string) (*remote, error) {
+	id, err := resolve(ctx, c.client, ref)
+	return &remote{client: c.client, sandbox: id}, err
 }
 
 // completeCopy offers sandboxes beside the shell's own file names.

@@ -192,7 +192,12 @@ func fixRefused(e *microvm.Error) string {
 		return "microvm exec SANDBOX -- ls -la shows what is in the working directory"
 	case microvm.ErrorCodeGuestDiskFull:
 		return "remove files in the sandbox, and repeat"
+	case microvm.ErrorCodeFileConflict, microvm.ErrorCodeRangeInvalid:
+		return "repeat; a program in the sandbox changes the file at the same time"
 	case microvm.ErrorCodeResourceAlreadyExists:
+		if e.Param == "path" || e.Param == "to" {
+			return "choose another path, or remove in the sandbox what is there"
+		}
 		return "choose another --name, or microvm sandbox rm NAME"
 	case microvm.ErrorCodeRateLimited:
 		return "repeat in some seconds"

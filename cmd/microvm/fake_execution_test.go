@@ -488,8 +488,10 @@ var programs = map[string]func(*process){
 	"files": func(p *process) {
 		for _, arg := range p.exe.Args {
 			p.f.mu.Lock()
-			key := p.exe.Sandbox + " " + absolute(arg)
-			text := fmt.Sprintf("%s %s\n%s", absolute(arg), p.f.modes[key], p.f.files[key])
+			text := "none\n"
+			if file := p.f.at(p.exe.Sandbox, absolute(arg)); file != nil {
+				text = fmt.Sprintf("%s %s\n%s", absolute(arg), file.mode, file.content)
+			}
 			p.f.mu.Unlock()
 			p.out("%s", text)
 		}

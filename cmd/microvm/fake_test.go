@@ -1,10 +1,8 @@
 package main
 
 import (
-	"bytes"
 	"encoding/json"
 	"fmt"
-	"io"
 	"maps"
 	"net/http"
 	"net/http/httptest"
@@ -30,13 +28,15 @@ type fakeNode struct {
 	mu        sync.Mutex // guards what follows
 	next      int
 	sandboxes map[string]*microvm.Sandbox
-	idle      map[string]int         // idle_seconds as asked for, by sandbox
-	env       map[string]microvm.Env // by sandbox
-	extended  []int                  // ttl_seconds of each extension
-	brought   string                 // the last import
-	processes map[string]*process    // by the execution's id
-	files     map[string][]byte      // "sandbox path"
-	modes     map[string]string
+	idle      map[string]int            // idle_seconds as asked for, by sandbox
+	env       map[string]microvm.Env    // by sandbox
+	extended  []int                     // ttl_seconds of each extension
+	brought   string                    // the last import
+	processes map[string]*process       // by the execution's id
+	files     map[string]*fakeFile      // "sandbox path"
+	cuts      map[string][]int          // see cut
+	page      int                       // entries of a list
+	raw       http.HandlerFunc          // answers for archives, where it is set
 	failing   map[string]*microvm.Error // by "METHOD noun"
 	events    map[string]chan struct{}  // closed when it happened
 	gates     map[string]chan struct{}  // closed when it may go on
@@ -44,7 +44,7 @@ type fakeNode struct {
 
 func newFakeNode() *fakeNode {
 	f := &fakeNode{
-		sandboxes: map[string]*microvm.Sandbox{}, idle: map[string]int{}, env: map[string]microvm.Env{}, processes: map[string]*process{}, files: map[string][]byte{}, modes: map[string]string{},
+		sandboxes: map[string]*microvm.Sandbox{}, idle: map[string]int{}, env: map[string]microvm.Env{}, processes: map[string]*process{}, files: map[string]*fakeFile{}, cuts: map[string][]int{}, page: listLimit,
 		failing: map[string]*microvm.Error{}, events: map[string]chan struct{}{}, gates: map[string]chan struct{}{},
 	}
 	mux := http.NewServeMux()
@@ -67,6 +67,11 @@ func newFakeNode() *fakeNode {
 	mux.HandleFunc("POST /v1/sandboxes/{sandbox}/executions/{execution}/stdin", f.keyed("POST stdin", f.writeStdin))
 	mux.HandleFunc("PUT /v1/sandboxes/{sandbox}/files/content", f.keyed("PUT file", f.writeFile))
 	mux.HandleFunc("GET /v1/sandboxes/{sandbox}/files", f.keyed("GET file", f.readFile))
+	mux.HandleFunc("GET /v1/sandboxes/{sandbox}/files/stat", f.keyed("GET stat", f.statFile))
+	mux.HandleFunc("GET /v1/sandboxes/{sandbox}/files/list", f.keyed("GET list", f.listFiles))
+	mux.HandleFunc("POST /v1/sandboxes/{sandbox}/files/move", f.keyed("POST move", f.moveFile))
+	mux.HandleFunc("GET /v1/sandboxes/{sandbox}/archive", f.keyed("GET archive", f.readArchive))
+	mux.HandleFunc("PUT /v1/sandboxes/{sandbox}/archive", f.keyed("PUT archive", f.writeArchive))
 	f.server = httptest.NewServer(mux)
 	return f
 }
@@ -299,42 +304,4 @@ func (f *fakeNode) deleteSandbox(w http.ResponseWriter, r *http.Request) {
 	sb.State, sb.StopReason, sb.Reason = microvm.SandboxStateStopped, new(microvm.SandboxStopReasonStopped), new(microvm.SandboxReasonDeleted)
 	sb.Stopped = new(time.Now().UTC())
 	send(w, 200, sb)
-}
-
-func (f *fakeNode) writeFile(w http.ResponseWriter, r *http.Request) {
-	content, err := io.ReadAll(r.Body)
-	if err != nil {
-		return
-	}
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	if f.sandbox(w, r) == nil {
-		return
-	}
-	path := absolute(r.URL.Query().Get("path"))
-	key := r.PathValue("sandbox") + " " + path
-	f.files[key], f.modes[key] = content, r.URL.Query().Get("mode")
-	send(w, 201, microvm.File{Object: microvm.FileObjectFile, Path: path, Size: int64(len(content)), Mode: f.modes[key]})
-}
-
-func (f *fakeNode) readFile(w http.ResponseWriter, r *http.Request) {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	content, ok := f.files[r.PathValue("sandbox")+" "+absolute(r.URL.Query().Get("path"))]
-	if !ok {
-		missing(w, microvm.ErrorCodeFileNotFound, "the sandbox has no file at this path; check the path")
-		return
-	}
-	w.Header().Set("Content-Type", "application/octet-stream")
-	if bytes.HasPrefix(content, []byte("CUT")) { // the guest dies in the middle of this one
-		w.Header().Set("Content-Length", strconv.Itoa(len(content)+100))
-	}
-	_, _ = w.Write(content)
-}
-
-func absolute(path string) string {
-	if strings.HasPrefix(path, "/") {
-		return path
-	}
-	return "/workspace/" + path
 }

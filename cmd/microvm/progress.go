@@ -28,6 +28,13 @@ func newProgress(stderr io.Writer, verbose bool) *progress {
 
 // wait says, from two seconds on, that what is waited for, until done is called.
 func (p *progress) wait(what string) (done func()) {
+	return p.follow(func(after time.Duration) string {
+		return fmt.Sprintf("waiting for %s (%d s)", what, int(after.Seconds()))
+	})
+}
+
+// follow says, from two seconds on, how far something is, until done is called.
+func (p *progress) follow(line func(after time.Duration) string) (done func()) {
 	if !p.show {
 		return func() {}
 	}
@@ -46,12 +53,12 @@ func (p *progress) wait(what string) (done func()) {
 				return
 			case <-timer.C:
 			}
-			line := fmt.Sprintf("waiting for %s (%d s)", what, int(time.Since(began).Seconds()))
+			text := line(time.Since(began))
 			if p.terminal {
-				say(p.out, "\r%s\x1b[K", line)
+				say(p.out, "\r%s\x1b[K", text)
 				timer.Reset(time.Second)
 			} else {
-				say(p.out, "%s\n", line)
+				say(p.out, "%s\n", text)
 				timer.Reset(plainEvery)
 			}
 			shown = true
