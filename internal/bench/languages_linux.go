@@ -125,6 +125,8 @@ func (r *run) openTree(ctx context.Context, image string, back *undo) (*tree, er
 		return nil, err
 	}
 	back.add("remove tree", func() error { return os.RemoveAll(t.dir) })
+	// mount loads a file system, but says that it may not where loop devices are not there yet. Built in, they are no modules.
+	_ = exec.CommandContext(ctx, "modprobe", "-a", "loop", t.image.Format, "overlay").Run() //nolint:gosec // what is missing, mount tells
 	mount := exec.CommandContext(ctx, "mount", "-t", t.image.Format, "-o", "ro,loop", filepath.Join(from, "rootfs."+t.image.Format), t.lower)
 	if said, err := mount.CombinedOutput(); err != nil {
 		return nil, fmt.Errorf("mount image: %w: %s", err, bytes.TrimSpace(said))
