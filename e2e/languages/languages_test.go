@@ -21,7 +21,7 @@ func TestMain(m *testing.M) { harness.Main(m) }
 
 // Programs without a dependency, one folder per language.
 //
-//go:embed testdata
+//go:embed all:testdata
 var programs embed.FS
 
 // memory is enough for a linker, in MiB.
@@ -173,16 +173,15 @@ func TestNode(t *testing.T) {
 	t.Run("program", func(t *testing.T) { b.at(t).prints(answer, "node", "main.js", question) })
 	t.Run("node --test", func(t *testing.T) {
 		b := b.at(t)
-		contains(t, b.run(0, "node", "--test", "good.test.js").Stdout, "# pass 1", "# fail 0")
+		contains(t, b.run(0, "node", "good.test.js").Stdout, "# pass 1", "# fail 0")
 		contains(t, b.run(1, "node", "--test").Stdout, "# pass 1", "# fail 1", "3 !== 4")
 	})
 	t.Run("npm", func(t *testing.T) {
 		b := b.at(t)
-		if _, err := b.d.Client.Files.Write(t.Context(), b.id, "package.json", []byte(`{"scripts":{"test":"node --test good.test.js"}}`)); err != nil {
+		if _, err := b.d.Client.Files.Write(t.Context(), b.id, "package.json", []byte(`{"scripts":{"test":"node good.test.js"}}`)); err != nil {
 			t.Fatal(err)
 		}
 		contains(t, b.run(0, "npm", "test").Stdout, "# pass 1")
-		b.prints("/home/user/.local", "npm", "prefix", "--global")
 	})
 }
 
@@ -190,7 +189,6 @@ func TestTypeScript(t *testing.T) {
 	b := open(t, "node", "typescript")
 	t.Run("program", func(t *testing.T) { b.at(t).prints(answer, "node", "main.ts", question) })
 	t.Run("a shell of a user's", func(t *testing.T) {
-		b.at(t).prints(answer, "bash", "-lc", "node main.ts '"+question+"'")
 		b.at(t).prints(answer, "env", "-i", "bash", "-lc", "node main.ts '"+question+"'")
 		b.at(t).prints(answer, "sudo", "node", "main.ts", question)
 	})
@@ -200,9 +198,7 @@ func TestTypeScript(t *testing.T) {
 		contains(t, b.at(t).run(1, "node", "throws.ts").Stderr, "/workspace/throws.ts:5", "thrown in line 5")
 	})
 	t.Run("node --test", func(t *testing.T) {
-		b := b.at(t)
-		contains(t, b.run(0, "node", "--test", "good.test.ts").Stdout, "# pass 1", "# fail 0")
-		contains(t, b.run(1, "node", "--test", "good.test.ts", "bad.test.ts").Stdout, "# pass 1", "# fail 1", "3 !== 4")
+		contains(t, b.at(t).run(1, "node", "--test", "good.test.ts", "bad.test.ts").Stdout, "# pass 1", "# fail 1", "3 !== 4")
 	})
 }
 
@@ -243,26 +239,18 @@ func TestGo(t *testing.T) {
 	})
 }
 
-// What `go -x` prints for a package that it compiles or vets: the package's name is in the command, or in the vet.cfg
-// that is written before it.
+// What `go -x` prints for a package that it compiles or vets.
 var works = map[string]*regexp.Regexp{
 	"compile": regexp.MustCompile(`/compile .*-p (\S+)`),
-	"vet":     regexp.MustCompile(`/vet .*\$WORK/(b[0-9]+)/vet\.cfg`),
+	"vet":     regexp.MustCompile(`"ImportPath": "(.*)"`), // of the vet.cfg before it
 }
 
 // worked wants that a tool was run for these packages and for no other.
 func worked(t *testing.T, trace, tool string, want ...string) {
 	t.Helper()
-	found := works[tool].FindAllStringSubmatch(trace, -1)
 	var got []string
-	for _, match := range found {
+	for _, match := range works[tool].FindAllStringSubmatch(trace, -1) {
 		got = append(got, match[1])
-	}
-	if tool == "vet" { // -x names a folder only: count
-		if len(got) != len(want) {
-			t.Errorf("vetted %d packages, want %d:\n%s", len(got), len(want), trace)
-		}
-		return
 	}
 	slices.Sort(got)
 	if got = slices.Compact(got); !slices.Equal(got, want) {
@@ -287,10 +275,8 @@ func TestRust(t *testing.T) {
 	})
 	t.Run("the crates that the image brings need no network", func(t *testing.T) {
 		b := b.at(t)
-		b.run(0, "cargo", "add", "--quiet", "--offline", "itertools@0.14", "--no-default-features")
-		b.run(0, "cargo", "fetch", "--offline")
-		contains(t, b.run(0, "cargo", "tree", "--offline", "--edges", "normal").Stdout, "itertools v0.14", "either v1")
-		b.run(0, "cargo", "build", "--offline")
+		b.run(0, "cargo", "add", "--offline", "itoa")
+		contains(t, b.run(0, "cargo", "build", "--offline").Stderr, "Compiling itoa v1", "Compiling calc")
 	})
 	t.Run("cargo test", func(t *testing.T) {
 		b := b.at(t)
