@@ -69,6 +69,7 @@ type Agent struct {
 	watched  atomic.Int64    // directories that all watches look at
 	fill     fillFunc        // set at construction
 	signs    time.Duration   // set at construction: between two signs of life of a late reply
+	quiet    time.Duration   // set at construction: after which a watch gives one
 	life     context.Context //nolint:containedctx // ends when the agent is closed
 	end      context.CancelFunc
 	work     sync.WaitGroup // connections and followers of programs
@@ -100,6 +101,7 @@ func New(conf Config) (*Agent, error) {
 	return &Agent{
 		conf: conf, null: null, tree: tree, life: life, end: end, fill: fill,
 		signs:      guestwire.SignSeconds * time.Second,
+		quiet:      guestwire.WatchSeconds * time.Second,
 		budget:     budget{free: cmp.Or(conf.KeepTotal, defaultKeepTotal)},
 		files:      make(chan struct{}, maxFileWork),
 		watches:    make(chan struct{}, guestwire.MaxWatches),

@@ -372,9 +372,8 @@ func TestHostileMembers(t *testing.T) {
 		around := census(t, b.root, true)
 		data := makeTar(t, append(append([]member{plain("first", "first")}, c.before...), c.last)...)
 		_, err := b.unpack(t, "to", data, false, false)
-		var refusal *guestwire.Error
-		if !errors.As(err, &refusal) || refusal.Code != c.want || refusal.Detail != c.last.Name[:min(len(c.last.Name), guestwire.MaxDetail)] {
-			t.Errorf("%s: %v, want %s; detail %q", name, err, c.want, refusal.Detail)
+		if !guestwire.Refused(err, c.want) || detail(err) != c.last.Name[:min(len(c.last.Name), guestwire.MaxDetail)] {
+			t.Errorf("%s: %v, want %s; detail %q", name, err, c.want, detail(err))
 		}
 		b.holds(t, "to/first", "first")
 		must(t, os.Remove(b.work("to/first")))
@@ -477,8 +476,7 @@ func TestUnpackIsWholeFiles(t *testing.T) {
 		}
 	}
 	b.fillsUp(100_000)
-	var refusal *guestwire.Error
-	if _, err := b.unpack(t, "to", data, false, false); !errors.As(err, &refusal) || refusal.Code != guestwire.DiskFull || refusal.Detail != "old" {
+	if _, err := b.unpack(t, "to", data, false, false); !guestwire.Refused(err, guestwire.DiskFull) || detail(err) != "old" {
 		t.Errorf("full disk: %v", err)
 	}
 	check()
@@ -519,7 +517,7 @@ func TestUnpackBesideASwapper(t *testing.T) {
 		must(t, os.MkdirAll(b.work("to/sub/y"), 0o755))
 		b.put(t, "to/sub/0", "inside")
 		must(t, os.Symlink(filepath.Join(outside, "sub"), b.work("to/swap")))
-		stop := swapper(t, b.work("to/sub"), b.work("to/swap"))
+		stop := swapper(5000, [2]string{b.work("to/sub"), b.work("to/swap")})
 		_, err := b.unpack(t, "to", data, false, true)
 		stop()
 		switch {
@@ -528,7 +526,7 @@ func TestUnpackBesideASwapper(t *testing.T) {
 		case guestwire.Refused(err, guestwire.UnsafeMember):
 			refused++
 		default:
-			if refusal := (*guestwire.Error)(nil); !errors.As(err, &refusal) || refusal.Detail == "" { // something was elsewhere when it was looked for
+			if detail(err) == "" { // something was elsewhere when it was looked for
 				t.Errorf("round %d: %v", round, err)
 			}
 		}

@@ -76,9 +76,8 @@ func TestBatchIsAllOrNothing(t *testing.T) {
 			}
 			paths = append(paths[:place:place], append([]string{path}, paths[place:]...)...)
 			_, err := b.WriteFiles(t.Context(), newFiles(paths...))
-			var refusal *guestwire.Error
-			if !errors.As(err, &refusal) || refusal.Code != want || !strings.HasPrefix(path, strings.Trim(refusal.Detail, "\x00")) {
-				t.Errorf("%.20q: %v, want %s, detail %.20q", path, err, want, refusal.Detail)
+			if !guestwire.Refused(err, want) || !strings.HasPrefix(path, strings.Trim(detail(err), "\x00")) {
+				t.Errorf("%.20q: %v, want %s, detail %.20q", path, err, want, detail(err))
 			}
 			unchanged()
 		}
@@ -274,8 +273,7 @@ func TestLateReplies(t *testing.T) {
 		t.Errorf("%+v %v", entries, err)
 	}
 	fails, signs, enough = syscall.ENOSPC, 0, make(chan struct{})
-	var refusal *guestwire.Error
-	if _, err := b.WriteFiles(ctx, newFiles("b")); !errors.As(err, &refusal) || refusal.Code != guestwire.DiskFull || refusal.Detail != "b" {
+	if _, err := b.WriteFiles(ctx, newFiles("b")); !guestwire.Refused(err, guestwire.DiskFull) || detail(err) != "b" {
 		t.Errorf("got %v", err)
 	}
 	b.onlyFiles(t, "a")

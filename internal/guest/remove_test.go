@@ -116,20 +116,21 @@ func TestRemoveDeepTrees(t *testing.T) {
 	}
 }
 
-// swapper swaps a directory and a link that leads out of the tree all the time,
-// until it is stopped.
-func swapper(t testing.TB, one, other string) (stop func()) {
-	t.Helper()
+// swapper swaps directories and links that lead out of the tree all the time,
+// until it is stopped. Between two swaps others get as far as rest lets them.
+func swapper(rest int, pairs ...[2]string) (stop func()) {
 	done := make(chan struct{})
 	var group sync.WaitGroup
 	group.Go(func() {
 		for {
+			for _, pair := range pairs {
+				_ = unix.Renameat2(unix.AT_FDCWD, pair[0], unix.AT_FDCWD, pair[1], unix.RENAME_EXCHANGE)
+			}
 			select {
 			case <-done:
 				return
 			default:
-				_ = unix.Renameat2(unix.AT_FDCWD, one, unix.AT_FDCWD, other, unix.RENAME_EXCHANGE)
-				for range rand.IntN(5000) { // now and then the others get a little further
+				for range rand.IntN(rest) {
 					runtime.Gosched()
 				}
 			}
@@ -184,13 +185,15 @@ func TestRemoveFollowsNoSwappedLink(t *testing.T) {
 	b := newBox(t)
 	outside, unchanged := guarded(t, "x", "sub/x", "sub/y/z")
 	done := 0
-	for round := range 60 {
-		for i := range 5 {
-			b.put(t, fmt.Sprintf("tree/sub/%d", i), "")
-			b.put(t, fmt.Sprintf("tree/sub/y/%d", i), "")
+	for round := range 40 {
+		var pairs [][2]string
+		for i := range 40 {
+			b.put(t, fmt.Sprintf("tree/%d/x", i), "")
+			b.put(t, fmt.Sprintf("tree/%d/y/z", i), "")
+			pairs = append(pairs, [2]string{b.work(fmt.Sprintf("tree/%d", i)), b.work(fmt.Sprintf("tree/l%d", i))})
+			must(t, os.Symlink(filepath.Join(outside, "sub"), pairs[i][1]))
 		}
-		must(t, os.Symlink(filepath.Join(outside, "sub"), b.work("tree/link")))
-		stop := swapper(t, b.work("tree/sub"), b.work("tree/link"))
+		stop := swapper(5, pairs...)
 		_, err := b.Remove(t.Context(), "tree", true)
 		stop()
 		if err == nil {

@@ -193,7 +193,7 @@ func (w *watch) follow() error {
 			return err
 		}
 		w.last = guestwire.Change{}
-		until := w.spoke.Add(guestwire.WatchSeconds * time.Second)
+		until := w.spoke.Add(w.agent.quiet)
 		if len(w.from) > 0 {
 			until = time.Now().Add(pairWait)
 		}

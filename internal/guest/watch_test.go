@@ -10,6 +10,7 @@ import (
 	"path"
 	"strings"
 	"testing"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -191,6 +192,21 @@ func TestWatchLosesNothingInNewDirectories(t *testing.T) {
 			t.Fatalf("%+v, and not told: %v", change, want)
 		}
 	}
+}
+
+// A watch of which there is nothing to tell gives signs of life.
+func TestWatchGivesSignsOfLife(t *testing.T) {
+	t.Parallel()
+	b := newBox(t)
+	b.agent.quiet = time.Millisecond
+	w := b.look(t, ".", true)
+	for range 3 {
+		if change := <-w.changes; change != (guestwire.Change{}) {
+			t.Errorf("got %+v", change)
+		}
+	}
+	b.put(t, "f", "")
+	w.tells("created f")
 }
 
 func TestWatchRefusals(t *testing.T) {
