@@ -55,6 +55,7 @@ else.`,
 			for _, a := range wantedArtifacts(stateDir, cache) {
 				findings = append(findings, a.Check())
 			}
+			findings = append(findings, checkImported(stateDir)...)
 			return printFindings(findings, outputFormat(cmd), cmd.OutOrStdout())
 		},
 	}

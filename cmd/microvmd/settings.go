@@ -52,7 +52,7 @@ func newSettings() *settings {
 	f.IntVar(&s.OutputMiB, "output-mib", s.OutputMiB, "kept output of all executions, MiB; beyond it the oldest goes, of the sandbox that has most")
 	f.IntVar(&s.BoxOutputMiB, "sandbox-output-mib", s.BoxOutputMiB, "kept output of one sandbox's executions, MiB; beyond it the oldest goes")
 	f.IntVar(&s.ImageMiB, "image-mib", s.ImageMiB, "contents of one imported tree, MiB")
-	f.IntVar(&s.ImageMembers, "image-members", s.ImageMembers, "files, directories, links and devices of one imported tree; each takes some 600 bytes of memory during the import")
+	f.IntVar(&s.ImageMembers, "image-members", s.ImageMembers, "files, directories, links and devices of one imported tree; each takes some 1200 bytes of memory during the import")
 	f.IntVar(&s.MaxConns, "max-conns", s.MaxConns, "TCP connections at once; others wait")
 	f.IntVar(&s.Limits.Slots, "slots", s.Limits.Slots, "sandboxes at once")
 	f.IntVar(&s.Limits.VCPUs, "vcpus", s.Limits.VCPUs, "vCPUs of all sandboxes together")

@@ -70,7 +70,7 @@ func Defaults(cores, memMiB int) Config {
 		OutputMiB:    4096,
 		BoxOutputMiB: 64,
 		ImageMiB:     16 << 10,
-		ImageMembers: 500_000,
+		ImageMembers: 200_000,
 		Limits: sandbox.Limits{
 			Slots:       max(1, give/(sandbox.DefaultMemMiB+sandbox.VMOverheadMiB)),
 			VCPUs:       max(4*cores, 8),
