@@ -35,9 +35,9 @@ type box struct {
 	spy *spy // reads along in all replies, unless it is nil
 }
 
-func newBox(t *testing.T, d *harness.Daemon) box {
+func newBox(t *testing.T, d *harness.Daemon, vcpus int) box {
 	t.Helper()
-	sb := d.Create(t, microvm.SandboxCreate{IdleSeconds: harness.Ptr(-1), TTLSeconds: harness.Ptr(3600)})
+	sb := d.Create(t, microvm.SandboxCreate{Vcpus: &vcpus, IdleSeconds: harness.Ptr(-1), TTLSeconds: harness.Ptr(3600)})
 	return box{d: d, c: microvm.New(microvm.WithSocket(d.Socket), microvm.WithMaxRetries(0)), id: sb.ID}
 }
 

@@ -34,7 +34,7 @@ func noise(size int) []byte {
 // it sees.
 func TestEveryCall(t *testing.T) {
 	d := harness.Start(t, "files", "--scratch-mib", "128")
-	b := newBox(t, d)
+	b := newBox(t, d, 1)
 	t.Run("write and read", b.writesAndReads)
 	t.Run("ranges", b.givesRanges)
 	t.Run("append", b.appends)

@@ -27,7 +27,7 @@ print(disk.f_bavail * disk.f_frsize)
 // file; what was there stays.
 func TestAFullDisk(t *testing.T) {
 	d := harness.Start(t, "full", "--scratch-mib", "64")
-	b := newBox(t, d)
+	b := newBox(t, d, 1)
 	ctx := t.Context()
 	old := []byte("what was there")
 	for _, path := range []string{"kept/f", "kept/log"} {

@@ -132,7 +132,7 @@ func lateCalls(ctx context.Context, b box) map[string]error {
 // What cannot be true reaches no caller, and nothing of it stays in the daemon.
 func TestAHostileAgentTellsNoLies(t *testing.T) {
 	d := harness.Start(t, "liars", "--slots", "5", "--templates", "1", "--scratch-mib", "128")
-	other := newBox(t, d)
+	other := newBox(t, d, 1)
 	d.AwaitTemplate(t)
 	if _, err := other.put(t.Context(), "before", strings.NewReader("well")); err != nil {
 		t.Fatal(err)
@@ -160,7 +160,7 @@ func TestAHostileAgentTellsNoLies(t *testing.T) {
 }
 
 func (l lie) told(t *testing.T, d *harness.Daemon) {
-	b := newBox(t, d)
+	b := newBox(t, d, 1)
 	if _, err := b.put(t.Context(), "hostile.py", bytes.NewReader(hostileProgram)); err != nil {
 		t.Fatal(err)
 	}

@@ -30,7 +30,7 @@ fresh()
 print("ready", flush=True)
 while True:
     count += 1
-    if libc.renameat2(AT_FDCWD, b"d", AT_FDCWD, b"l", EXCHANGE) != 0 or count % 64 == 0:
+    if libc.renameat2(AT_FDCWD, b"d", AT_FDCWD, b"l", EXCHANGE) != 0 or count % 512 == 0:
         fresh()
-    if count % 4096 == 0:
+    if count % 256 == 0:
         print(count, flush=True)
