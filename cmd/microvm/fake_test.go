@@ -35,6 +35,7 @@ type fakeNode struct {
 	processes map[string]*process       // by the execution's id
 	files     map[string]*fakeFile      // "sandbox path"
 	cuts      map[string][]int          // see cut
+	asked     map[string]int            // requests, by "METHOD noun"
 	page      int                       // entries of a list
 	raw       http.HandlerFunc          // answers for archives, where it is set
 	failing   map[string]*microvm.Error // by "METHOD noun"
@@ -44,7 +45,7 @@ type fakeNode struct {
 
 func newFakeNode() *fakeNode {
 	f := &fakeNode{
-		sandboxes: map[string]*microvm.Sandbox{}, idle: map[string]int{}, env: map[string]microvm.Env{}, processes: map[string]*process{}, files: map[string]*fakeFile{}, cuts: map[string][]int{}, page: listLimit,
+		sandboxes: map[string]*microvm.Sandbox{}, idle: map[string]int{}, env: map[string]microvm.Env{}, processes: map[string]*process{}, files: map[string]*fakeFile{}, cuts: map[string][]int{}, asked: map[string]int{}, page: listLimit,
 		failing: map[string]*microvm.Error{}, events: map[string]chan struct{}{}, gates: map[string]chan struct{}{},
 	}
 	mux := http.NewServeMux()
@@ -132,6 +133,7 @@ func (f *fakeNode) keyed(what string, handle http.HandlerFunc) http.HandlerFunc 
 		}
 		f.happened(what)
 		f.mu.Lock()
+		f.asked[what]++
 		e := f.failing[what]
 		f.mu.Unlock()
 		if e != nil {
