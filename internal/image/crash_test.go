@@ -95,6 +95,9 @@ func TestEachStepThatFailsLeavesNothing(t *testing.T) {
 			if err := verbs[verb](t, c); !errors.Is(err, errInjected) || !strings.Contains(err.Error(), step) {
 				t.Errorf("%s, %s: %v", verb, step, err)
 			}
+			if after := list(t, c); !slices.Equal(after, before) && step != "delete" && step != "remove what was replaced" {
+				t.Errorf("%s, %s: left at once %q\nwas %q", verb, step, after, before)
+			}
 			c = again(c)
 			if err := c.Sweep(); err != nil {
 				t.Errorf("%s, %s: %v", verb, step, err)
@@ -197,6 +200,23 @@ func named(t *testing.T, c *Catalogue, path string) bool {
 		t.Fatal(err)
 	}
 	return slices.ContainsFunc(images, func(i Image) bool { return i.Path == c.dir+path })
+}
+
+// TestSetupTakesANameOver: what was imported under it goes at the next start.
+func TestSetupTakesANameOver(t *testing.T) {
+	c := prepared(t)
+	old, err := c.Image(t.Context(), "mine")
+	if err != nil {
+		t.Fatal(err)
+	}
+	add(t, c, valid("mine"))
+	if err := c.Sweep(); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := os.Stat(old.Path); !errors.Is(err, fs.ErrNotExist) {
+		t.Error("the imported file is there:", err)
+	}
+	whole(t, c)
 }
 
 // TestTheNextImportSweeps: it need not wait for a start.

@@ -232,6 +232,10 @@ func (c *Catalogue) publish(draft string, img Image, replace bool) (Brought, err
 		})
 	}
 	if err != nil {
+		// Only what the image is not made of: the rename may have gone through.
+		if now, nowErr := c.imported(img.ID); nowErr == nil && now.Path != img.Path && c.paths[img.Path] == 0 {
+			_ = os.Remove(img.Path) // what does not work now is swept at the next start
+		}
 		return Brought{}, err
 	}
 	delete(c.stale, img.Path)

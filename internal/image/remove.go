@@ -65,10 +65,15 @@ func (c *Catalogue) Sweep() error {
 		if !ValidID(entry.Name()) {
 			continue
 		}
-		if img, err := c.imported(entry.Name()); err == nil {
-			if err := c.sweepFiles(img); err != nil {
-				return fmt.Errorf("sweep image %q: %w", img.ID, err)
-			}
+		img, err := c.imported(entry.Name())
+		if err != nil { // set-up may have taken the place of one that was
+			img, err = c.load(entry.Name())
+		}
+		if err != nil {
+			continue // broken: it is for its administrator
+		}
+		if err := c.sweepFiles(img); err != nil {
+			return fmt.Errorf("sweep image %q: %w", img.ID, err)
 		}
 	}
 	return nil
