@@ -1,6 +1,7 @@
 package main
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -313,5 +314,29 @@ func TestAChangedFileBeginsAnew(t *testing.T) {
 	}
 	if left, _ := filepath.Glob(filepath.Join(to, ".microvm-*")); len(left) > 0 {
 		t.Fatalf("left %q", left)
+	}
+}
+
+// TestASmallFileThatBreaksLeavesNothing: what stood there stays.
+func TestASmallFileThatBreaksLeavesNothing(t *testing.T) {
+	r := newCopyRig(t)
+	r.put(r.remote.sandbox, "/workspace/cut", &fakeFile{kind: microvm.FileTypeFile, content: []byte("CUT\n"), mode: "0644"})
+	dir := t.TempDir()
+	old := filepath.Join(dir, "old")
+	if err := os.WriteFile(old, []byte("old"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	var stderr bytes.Buffer
+	c := &copying{client: r.remote.client, stderr: &stderr, progress: newProgress(&stderr, false)}
+	for _, to := range []string{old, filepath.Join(dir, "new")} {
+		err := c.outOf(t.Context(), r.remote.sandbox, "cut", to)
+		var lost *microvm.ConnectionError
+		if !errors.As(err, &lost) || !strings.Contains(err.Error(), "4 of 104 bytes came") || !strings.Contains(stderr.String(), "going on at 0 B") {
+			t.Errorf("%s: error %v, said %q", to, err, stderr.String())
+		}
+	}
+	names, _ := os.ReadDir(dir)
+	if content, _ := os.ReadFile(old); string(content) != "old" || len(names) != 1 {
+		t.Errorf("old is %q, there are %v", content, names)
 	}
 }

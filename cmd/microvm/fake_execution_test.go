@@ -476,7 +476,8 @@ func (f *fakeNode) takeKeys(ctx context.Context, p *process, socket *websocket.C
 
 // programs are what the fake can run.
 var programs = map[string]func(*process){
-	"say": func(p *process) { p.out("%s\n", strings.Join(p.exe.Args, " ")); p.exit(0) },
+	"say":     func(p *process) { p.out("%s\n", strings.Join(p.exe.Args, " ")); p.exit(0) },
+	"python3": func(p *process) { p.out("python3 %s\n", strings.Join(p.exe.Args, " ")); p.exit(0) },
 	"exit": func(p *process) {
 		code, _ := strconv.Atoi(p.exe.Args[0])
 		p.out("out")

@@ -26,6 +26,7 @@ const defaultTTL = 15 * 60
 var extendEvery = 5 * time.Minute
 
 type runOptions struct {
+	source        string // a directory or a file, or ""
 	files         []string
 	sandbox       sandboxFlags
 	execution     executionFlags
@@ -36,11 +37,18 @@ type runOptions struct {
 func newRunCommand(g *globals) *cobra.Command {
 	var o runOptions
 	cmd := &cobra.Command{
-		Use:   "run IMAGE [flags] -- CMD [ARG]...",
+		Use:   "run IMAGE [DIR|FILE] [flags] [-- CMD [ARG]...]",
 		Short: "Run a program in a new sandbox, and delete the sandbox",
 		Long: `Creates a sandbox, puts files into its working directory, runs the program,
 prints what it prints, as it comes and byte for byte, and deletes the sandbox,
 also after Ctrl-C and errors.
+
+The content of DIR, or FILE, is put into the working directory as microvm cp does
+it. What the file .microvmignore in DIR says is left out; it is written as a
+.gitignore is. .git is always left out. Without a command the image's language
+says what runs: main.py or __main__.py of python, main.js, main.mjs, main.ts,
+index.js or index.ts of node, go run of a directory with go.mod or main.go, cargo
+run of one with Cargo.toml, main.sh in any image; of a FILE its ending.
 
 No shell is involved: for shell syntax run sh -c. The program has no standard
 input; -i passes on this one, and -it runs it on this terminal. microvm help exec
@@ -50,17 +58,23 @@ end: then one object, with the last 1 MiB of each stream as text.
 The exit code is the program's own; 124 to 127 say that it did not get to answer.
 See microvm help exit-codes.`,
 		Example: `  microvm run python -- python3 -c 'print("hello")'
+  microvm run python main.py
+  microvm run go . -- go test ./...
   microvm run python --file main.py --file data.csv:in/data.csv -- python3 main.py
   echo 'print(6 * 7)' | microvm run python -i -- python3
   microvm run python --timeout 10s --mem-mib 512 --timings -- python3 -m timeit
   microvm run python -it -- python3
   microvm run python -e API_TOKEN --file main.py -- python3 main.py
   microvm run base -o json -- sh -c 'exit 3'`,
-		Args:              commandArgs("IMAGE"),
+		Args:              runArgs,
 		ValidArgsFunction: g.completeImage,
 		Annotations:       map[string]string{programAnnotation: "yes"},
 		RunE: func(cmd *cobra.Command, args []string) error {
-			return o.run(cmd, g, args[0], args[1:])
+			command := args[1:]
+			if dash := cmd.ArgsLenAtDash(); dash != 1 {
+				o.source, command = args[1], args[2:]
+			}
+			return o.run(cmd, g, args[0], command)
 		},
 	}
 	o.add(cmd)
@@ -100,6 +114,7 @@ type runTimings struct {
 // runner is one run. Only the goroutine of the command touches it.
 type runner struct {
 	*program
+	source        *runSource // or nil
 	keep, timings bool
 	result        runResult
 }
@@ -123,12 +138,21 @@ func (o *runOptions) run(cmd *cobra.Command, g *globals, image string, command [
 	if err != nil {
 		return err
 	}
+	source, err := readSource(cmd.Context(), o.source)
+	if err != nil {
+		return err
+	}
+	if len(command) == 0 {
+		if command, err = commandFor(cmd.Context(), p.client, image, source); err != nil {
+			return err
+		}
+	}
 	program, err := o.execution.spec(command, o.attach)
 	if err != nil {
 		return err
 	}
 	spec := o.sandbox.spec(cmd.Flags(), image)
-	r := &runner{program: p, keep: o.keep, timings: o.timings, result: runResult{Object: "run"}}
+	r := &runner{program: p, source: source, keep: o.keep, timings: o.timings, result: runResult{Object: "run"}}
 	if p.local == nil {
 		spec.TTLSeconds = ttlFor(o.sandbox.ttl, o.execution.timeout)
 	}
@@ -189,6 +213,9 @@ func (r *runner) create(ctx context.Context, spec microvm.SandboxCreate) error {
 func (r *runner) upload(ctx context.Context, files []localFile) error {
 	began := time.Now()
 	defer func() { r.result.Timings.UploadMS = time.Since(began).Milliseconds() }()
+	if err := r.send(ctx, r.source); err != nil {
+		return err
+	}
 	for _, f := range files {
 		done := r.progress.wait("the upload of " + clean(f.local))
 		_, err := r.client.Files.Upload(ctx, r.result.Sandbox.ID, f.remote, f.from, microvm.WithMode(f.mode))
@@ -330,7 +357,7 @@ func openRegular(path string) (*os.File, os.FileMode, error) {
 	}
 	info, err := file.Stat()
 	if err == nil && info.IsDir() {
-		err = hint(fmt.Errorf("%s is a directory; only files can be copied now", path), "name its files one by one, or copy a tar file and unpack it in the sandbox")
+		err = hint(fmt.Errorf("%s is a directory", path), "microvm run IMAGE DIR -- CMD puts one into the working directory, and microvm cp anywhere")
 	}
 	if err != nil {
 		return nil, 0, errors.Join(err, file.Close())
