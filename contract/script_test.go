@@ -23,6 +23,7 @@ func TestScripts(t *testing.T) {
 			env.Setenv("KEY", d.key)
 			env.Setenv("MICROVM_URL", "unix://"+d.socket)
 			env.Setenv("TZ", "UTC")
+			env.Setenv("XDG_CACHE_HOME", filepath.Join(env.WorkDir, ".cache"))
 			return nil
 		},
 		Cmds: map[string]func(*testscript.TestScript, bool, []string){"code": scriptCode},

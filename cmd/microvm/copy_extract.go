@@ -105,7 +105,7 @@ func (x *extraction) read(archive *tar.Reader, last string) error {
 }
 
 func (x *extraction) member(name string, head *tar.Header, content io.Reader) error {
-	x.meter.do("receiving %s", clean(name))
+	x.meter.do("receiving %s", short(name))
 	if isPartial(name) {
 		return nil
 	}

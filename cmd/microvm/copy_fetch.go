@@ -60,7 +60,7 @@ func (f *fetch) run(ctx context.Context) (kept int64, err error) {
 	var t tries
 	for {
 		before := f.size
-		f.meter.do("receiving %s", clean(f.from))
+		f.meter.do("receiving %s", short(f.from))
 		err := f.once(ctx)
 		switch {
 		case err == nil:

@@ -55,14 +55,18 @@ func (c *copying) print(ctx context.Context, from string, download func(io.Write
 
 // receive copies a directory.
 func (c *copying) receive(ctx context.Context, r *remote, from found, ref, name, local string) error {
+	record := openRecord(r.sandbox)
+	words := asked("out", local, from.path)
 	info, err := os.Stat(local)
+	_, begun := record.Pending[words]
 	switch {
 	case err == nil && !info.IsDir():
 		return hint(usage("%s is no directory, and %s:%s is one", local, ref, from.path), "give another path, or remove it")
-	case err == nil && name != "":
-		local = filepath.Join(local, name)
-	case err != nil:
+	case err == nil && begun, err != nil:
 		name = filepath.Base(local) // it becomes the copy
+		record.begin(words, local)
+	case name != "":
+		local = filepath.Join(local, name)
 	}
 	if err := os.Mkdir(local, 0o755); err != nil && !errors.Is(err, os.ErrExist) {
 		return err
@@ -88,6 +92,7 @@ func (c *copying) receive(ctx context.Context, r *remote, from found, ref, name,
 		}
 		return c.brokenOff(err, "here")
 	}
+	record.end(words)
 	files, bytes := m.moved()
 	return c.tell(copyResult{
 		Object: "copy", Sandbox: r.sandbox, Path: from.path, Local: local,

@@ -121,20 +121,21 @@ func interrupted(ctx context.Context, err error) error {
 
 // inTarget says where a copy into a sandbox puts things, as cp -r does: what is
 // copied into a directory that is there comes beneath it, under its own name.
-// Without a name (the content of a directory is copied) it comes into it.
-func inTarget(ctx context.Context, r *remote, name, to string, dir bool) (parent, base string, err error) {
+// Without a name (the content of a directory is copied) it comes into it. fresh
+// says that nothing is there yet.
+func inTarget(ctx context.Context, r *remote, name, to string, dir bool) (parent, base string, fresh bool, err error) {
 	into := to == "" || to[len(to)-1] == '/'
 	at, err := r.find(ctx, path.Clean(to))
 	switch {
 	case err != nil:
-		return "", "", err
+		return "", "", false, err
 	case at.dir:
-		return at.path, name, nil
+		return at.path, name, false, nil
 	case at.file != nil && (dir || into):
-		return "", "", hint(usage("%s is no directory in the sandbox", to), "give another path, or remove it there")
+		return "", "", false, hint(usage("%s is no directory in the sandbox", to), "give another path, or remove it there")
 	case into && !dir:
-		return at.path, name, nil
+		return at.path, name, true, nil
 	default:
-		return path.Dir(at.path), path.Base(at.path), nil
+		return path.Dir(at.path), path.Base(at.path), at.file == nil, nil
 	}
 }

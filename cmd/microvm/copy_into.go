@@ -89,11 +89,18 @@ func (c *copying) tellFile(file *microvm.File, ref string) error {
 // send copies a tree.
 func (c *copying) send(ctx context.Context, r *remote, t *tree, local, ref, to string) error {
 	single := !t.entries[0].dir()
-	parent, base, err := inTarget(ctx, r, lastName(local), to, !single)
+	record := openRecord(r.sandbox)
+	words := asked("in", local, to)
+	parent, base, fresh, err := inTarget(ctx, r, lastName(local), to, !single)
 	if err != nil {
 		return err
 	}
-	job := &copyIn{remote: r, tree: t, dir: parent, single: single, owners: c.owners, all: c.all, record: openRecord(r.sandbox), warn: c.warn}
+	if begun, ok := record.Pending[words]; ok && !single {
+		parent, base = path.Dir(begun), path.Base(begun)
+	} else if fresh && !single {
+		record.begin(words, path.Join(parent, base))
+	}
+	job := &copyIn{remote: r, tree: t, dir: parent, single: single, owners: c.owners, all: c.all, record: record, warn: c.warn}
 	switch {
 	case single:
 		t.entries[0].path = base
@@ -109,20 +116,25 @@ func (c *copying) send(ctx context.Context, r *remote, t *tree, local, ref, to s
 	if err != nil {
 		return c.brokenOff(err, "in the sandbox")
 	}
+	record.end(words)
+	name := job.dir
 	if single {
-		file, err := r.stat(ctx, path.Join(job.dir, base))
-		if err == nil && file == nil {
-			err = fmt.Errorf("%s is gone again", clean(to))
-		}
-		if err != nil {
-			return err
-		}
+		name = path.Join(job.dir, base)
+	}
+	file, err := r.stat(ctx, name)
+	if err == nil && file == nil {
+		err = fmt.Errorf("%s is gone again", clean(name))
+	}
+	switch {
+	case err != nil:
+		return interrupted(ctx, err)
+	case single:
 		return c.tellFile(file, ref)
 	}
 	return c.tell(copyResult{
-		Object: "copy", Sandbox: r.sandbox, Path: job.dir, Local: local,
+		Object: "copy", Sandbox: r.sandbox, Path: file.Path, Local: local,
 		Files: job.first.files, Bytes: job.first.bytes, Same: job.first.same, LeftOut: t.leftOut,
-	}, clean(ref)+":"+clean(job.dir), 0)
+	}, clean(ref)+":"+clean(file.Path), 0)
 }
 
 // brokenOff says of a copy that a signal or the connection ended what the next

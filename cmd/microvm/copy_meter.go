@@ -74,6 +74,16 @@ func (m *meter) line(after time.Duration) string {
 	return fmt.Sprintf("%s: %s, %s, %s/s; %s (%d s)", m.what, amount, count, size(max(m.perSec, 0)), m.doing, int(after.Seconds()))
 }
 
+// short is the end of a path, so that a line of progress stays one line.
+func short(name string) string {
+	const most = 40
+	text := []rune(clean(name))
+	if len(text) <= most {
+		return string(text)
+	}
+	return "..." + string(text[len(text)-most+3:])
+}
+
 // countOf is a number with its noun.
 func countOf(n int64, noun string) string {
 	if n != 1 {

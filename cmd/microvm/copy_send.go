@@ -48,7 +48,7 @@ func (c *copyIn) write(ctx context.Context, to io.Writer, entries []entry) error
 			return context.Cause(ctx)
 		}
 		c.begun = e.path
-		c.meter.do("sending %s", clean(e.path))
+		c.meter.do("sending %s", short(e.path))
 		if err := c.writeMember(archive, e); err != nil {
 			return err
 		}
@@ -129,12 +129,16 @@ func (c *copyIn) sendLarge(ctx context.Context, e entry) error {
 		at = there.Size
 		c.meter.add(at)
 	}
-	c.meter.do("sending %s", clean(e.path))
+	c.meter.do("sending %s", short(e.path))
 	files := c.remote.client.Files
 	for at < e.size {
 		n := min(largePart, e.size-at)
 		part := io.NewSectionReader(file, at, n)
-		if _, err := files.Append(ctx, c.remote.sandbox, partial, at, &metered{part, c.meter}, microvm.WithMode(e.mode)); err != nil {
+		_, err := files.Append(ctx, c.remote.sandbox, partial, at, &metered{part, c.meter}, microvm.WithMode(e.mode))
+		if microvm.HasCode(err, microvm.ErrorCodeFileConflict) {
+			return &heldError{err}
+		}
+		if err != nil {
 			return err
 		}
 		at += n

@@ -44,18 +44,23 @@ func (t *tries) again(ctx context.Context, err error, further bool) bool {
 	}
 }
 
+// heldError is a part that was not added, as the try before it, whose connection
+// broke, is not over in the guest.
+type heldError struct{ error }
+
+func (h *heldError) Unwrap() error { return h.error }
+
 // passing says whether an error may be gone after a while, and after which.
 func passing(err error, pause time.Duration) (time.Duration, bool) {
 	pause = min(pause, copyLastPause)
 	var gone *microvm.ConnectionError
+	var held *heldError
 	var refused *microvm.Error
 	switch {
-	case errors.As(err, &gone):
+	case errors.As(err, &gone), errors.As(err, &held):
 		return pause, true
 	case !errors.As(err, &refused):
 		return 0, false
-	case refused.Code == microvm.ErrorCodeFileConflict: // a try whose connection broke is still in the guest
-		return pause, true
 	}
 	switch refused.Status {
 	case http.StatusTooManyRequests, http.StatusServiceUnavailable, http.StatusBadGateway, http.StatusGatewayTimeout:

@@ -35,6 +35,7 @@ func TestScripts(t *testing.T) {
 			env.Setenv("MICROVM_URL", node.server.URL)
 			env.Setenv("MICROVM_API_KEY", fakeKey)
 			env.Setenv("TZ", "UTC")
+			env.Setenv("XDG_CACHE_HOME", filepath.Join(env.WorkDir, ".cache"))
 			return nil
 		},
 		Cmds: map[string]func(*testscript.TestScript, bool, []string){
