@@ -58,8 +58,17 @@ func (b box) listed(ctx context.Context) error {
 }
 
 var lies = []lie{
-	{way: "list for ever"}, {way: "line for ever"}, {way: "list up"}, {way: "list elsewhere"}, {way: "list back"}, {way: "list deep"},
-	{way: "list more than asked"}, {way: "list on"}, {way: "list cut"}, {way: "huge header"}, {way: "unknown refusal"},
+	{way: "list for ever"},
+	{way: "line for ever"},
+	{way: "list up"},
+	{way: "list elsewhere"},
+	{way: "list back"},
+	{way: "list deep"},
+	{way: "list more than asked"},
+	{way: "list on"},
+	{way: "list cut"},
+	{way: "huge header"},
+	{way: "unknown refusal"},
 	{way: "wrong entries", calls: func(ctx context.Context, b box) map[string]error {
 		all := make(map[string]error)
 		for i := range 16 {
@@ -68,7 +77,9 @@ var lies = []lie{
 		}
 		return all
 	}},
-	{way: "body too short", calls: reads}, {way: "body that is another's", calls: reads}, {way: "body without a file", calls: reads},
+	{way: "body too short", calls: reads},
+	{way: "body that is another's", calls: reads},
+	{way: "body without a file", calls: reads},
 	{way: "huge body", taken: true, calls: func(ctx context.Context, b box) map[string]error {
 		reply, err := b.raw(ctx, "files", at("/x"))
 		if err == nil {

@@ -2,10 +2,9 @@
 package main
 
 import (
+	"calc/rpn"
 	"fmt"
 	"os"
-
-	"calc/rpn"
 )
 
 func main() {
