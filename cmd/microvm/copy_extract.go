@@ -2,13 +2,11 @@ package main
 
 import (
 	"archive/tar"
-	"crypto/rand"
 	"errors"
 	"fmt"
 	"io"
 	"io/fs"
 	"os"
-	"path"
 	"strings"
 	"time"
 )
@@ -55,7 +53,11 @@ type openDir struct {
 type hostileError struct{ name, why string }
 
 func (h *hostileError) Error() string {
-	return fmt.Sprintf("the sandbox's archive holds %s, %s; nothing was made of it, and the copy ends here", clean(h.name), h.why)
+	name := []rune(clean(h.name))
+	if len(name) > 100 {
+		name = append(name[:100], []rune("...")...)
+	}
+	return fmt.Sprintf("the sandbox's archive holds %s, %s; nothing was made of it, and the copy ends here", string(name), h.why)
 }
 
 // errLarge ends the reading of an archive at a file that is copied by itself, so
@@ -83,7 +85,7 @@ func (x *extraction) read(archive *tar.Reader, last string) error {
 		switch {
 		case name == "." && head.Typeflag == tar.TypeDir && x.last == "":
 		case len(name) > longestPath:
-			return &hostileError{name[:100], fmt.Sprintf("whose name is longer than %d bytes", longestPath)}
+			return &hostileError{name, fmt.Sprintf("whose name is longer than %d bytes", longestPath)}
 		case !plainPath(name):
 			return &hostileError{head.Name, "which lies outside of it"}
 		case x.last != "" && comparePaths(name, x.last) <= 0:
@@ -240,26 +242,4 @@ func (x *extraction) directory(name string, head *tar.Header) error {
 	}
 	x.open = append(x.open, dir)
 	return nil
-}
-
-// modeOf is a member's permission bits. Whose program it would run as here is
-// nothing that a guest says: setuid and setgid are dropped.
-func modeOf(head *tar.Header) fs.FileMode { return fs.FileMode(head.Mode & 0o777) } //nolint:gosec // nine bits
-
-// beside makes something beside its place, and moves it there.
-func (x *extraction) beside(name string, create func(partial string) error) error {
-	if info, err := x.root.Lstat(name); err == nil && info.IsDir() {
-		return isDirectory(name)
-	}
-	partial := path.Join(path.Dir(name), partialName(name, rand.Text()))
-	err := create(partial)
-	if err == nil {
-		err = x.root.Rename(partial, name)
-	}
-	if err != nil {
-		if gone := x.root.Remove(partial); gone != nil && !errors.Is(gone, fs.ErrNotExist) {
-			err = errors.Join(err, gone)
-		}
-	}
-	return err
 }

@@ -43,6 +43,9 @@ type fetch struct {
 // run copies the file. Beside an error, kept says how much of it stays for the
 // next run.
 func (f *fetch) run(ctx context.Context) (kept int64, err error) {
+	if f.limit > 0 && f.has.size > f.limit {
+		return 0, f.tooLarge()
+	}
 	if err := f.resume(); err != nil {
 		return 0, err
 	}
@@ -211,12 +214,16 @@ func (f *fetch) rename(tag string) error {
 // Write takes what comes.
 func (f *fetch) Write(p []byte) (int, error) {
 	if f.limit > 0 && f.size+int64(len(p)) > f.limit {
-		return 0, hint(fmt.Errorf("%s has more than the %s that --max-size allows", clean(f.from), size(f.limit)), "give a larger --max-size")
+		return 0, f.tooLarge()
 	}
 	n, err := f.part.WriteAt(p, f.size)
 	f.size += int64(n)
 	f.meter.add(int64(n))
 	return n, err
+}
+
+func (f *fetch) tooLarge() error {
+	return hint(fmt.Errorf("%s has more than the %s that --max-size allows", clean(f.from), size(f.limit)), "give a larger --max-size")
 }
 
 // place gives the file what it is to have, and moves it to its place.

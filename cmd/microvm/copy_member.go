@@ -2,8 +2,11 @@ package main
 
 import (
 	"archive/tar"
+	"crypto/rand"
+	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"os"
 	"path"
 	"strings"
@@ -120,6 +123,28 @@ func (x *extraction) link(name string, head *tar.Header) error {
 	err = x.beside(name, func(partial string) error { return x.root.Link(head.Linkname, partial) })
 	if err == nil {
 		x.meter.addFile()
+	}
+	return err
+}
+
+// modeOf is a member's permission bits. Whose program it would run as here is
+// nothing that a guest says: setuid and setgid are dropped.
+func modeOf(head *tar.Header) fs.FileMode { return fs.FileMode(head.Mode & 0o777) } //nolint:gosec // nine bits
+
+// beside makes something beside its place, and moves it there.
+func (x *extraction) beside(name string, create func(partial string) error) error {
+	if info, err := x.root.Lstat(name); err == nil && info.IsDir() {
+		return isDirectory(name)
+	}
+	partial := path.Join(path.Dir(name), partialName(name, rand.Text()))
+	err := create(partial)
+	if err == nil {
+		err = x.root.Rename(partial, name)
+	}
+	if err != nil {
+		if gone := x.root.Remove(partial); gone != nil && !errors.Is(gone, fs.ErrNotExist) {
+			err = errors.Join(err, gone)
+		}
 	}
 	return err
 }

@@ -95,6 +95,10 @@ func (r *sentRecord) write() {
 	if r.path == "" {
 		return
 	}
+	if len(r.Sent)+len(r.Pending) == 0 {
+		_ = os.Remove(r.path)
+		return
+	}
 	dir := filepath.Dir(r.path)
 	text, err := json.Marshal(r)
 	if err != nil || os.MkdirAll(dir, 0o700) != nil {
