@@ -163,17 +163,23 @@ func TestAKilledImportLeavesNothing(t *testing.T) {
 		return len(entries)
 	}
 	leave, gone := context.WithCancel(t.Context())
-	_, imported := half(leave)
+	rest, imported := half(leave)
 	eventually(t, "a draft", func() bool { return drafts() == 1 })
 	gone()
+	if err := rest.CloseWithError(context.Canceled); err != nil { // net/http waits for who sends
+		t.Fatal(err)
+	}
 	if err := <-imported; err == nil {
 		t.Error("imported")
 	}
 	eventually(t, "no draft", func() bool { return drafts() == 0 })
 
-	_, imported = half(t.Context())
+	rest, imported = half(t.Context())
 	eventually(t, "a draft", func() bool { return drafts() == 1 })
 	d.kill(t)
+	if err := rest.CloseWithError(io.ErrUnexpectedEOF); err != nil {
+		t.Fatal(err)
+	}
 	if err := <-imported; err == nil {
 		t.Error("imported")
 	}
