@@ -230,8 +230,8 @@ func TestACopyThatGetsNowhereEnds(t *testing.T) {
 		makeSamples(t, from)
 		r.cut("PUT archive", append([]int{5000}, nowhere...)...)
 		var lost *microvm.ConnectionError
-		if _, err := r.in(t.Context(), t, from); !errors.As(err, &lost) || r.asked["PUT archive"] > copyTries+2 {
-			t.Fatalf("%v after %d requests", err, r.asked["PUT archive"])
+		if _, err := r.in(t.Context(), t, from); !errors.As(err, &lost) || r.requests("PUT archive") > copyTries+2 {
+			t.Fatalf("%v after %d requests", err, r.requests("PUT archive"))
 		}
 		if len(r.notes) == 0 || !strings.Contains(r.notes[0], "looking what arrived") {
 			t.Fatalf("said %q", r.notes)
@@ -251,10 +251,10 @@ func TestACopyThatGetsNowhereEnds(t *testing.T) {
 		if _, err := r.in(t.Context(), t, from); err == nil {
 			t.Fatal("it went on without a connection")
 		}
-		before := r.asked["PUT file"]
+		before := r.requests("PUT file")
 		r.cut("PUT file")
-		if _, err := r.in(t.Context(), t, from); err != nil || r.asked["PUT file"]-before != 3 { // of 5 parts
-			t.Fatalf("%v, %d parts were sent", err, r.asked["PUT file"]-before)
+		if _, err := r.in(t.Context(), t, from); err != nil || r.requests("PUT file")-before != 3 { // of 5 parts
+			t.Fatalf("%v, %d parts were sent", err, r.requests("PUT file")-before)
 		}
 		r.checkArrived(t)
 		if c, err := r.in(t.Context(), t, from); err != nil || c.first.files != 0 {
@@ -305,7 +305,7 @@ func TestAChangedFileBeginsAnew(t *testing.T) {
 	}
 	r.cut("GET file")
 	other := strings.Repeat("ABCDE", 700)
-	r.put(r.remote.sandbox, "/workspace/from/large", &fakeFile{kind: microvm.FileTypeFile, content: []byte(other), mode: "0640", modified: sampleTime.Add(time.Second)})
+	r.lay(r.remote.sandbox, "/workspace/from/large", &fakeFile{kind: microvm.FileTypeFile, content: []byte(other), mode: "0640", modified: sampleTime.Add(time.Second)})
 	if _, err := r.out(t.Context(), t, to); err != nil {
 		t.Fatal(err)
 	}
@@ -320,7 +320,7 @@ func TestAChangedFileBeginsAnew(t *testing.T) {
 // TestASmallFileThatBreaksLeavesNothing: what stood there stays.
 func TestASmallFileThatBreaksLeavesNothing(t *testing.T) {
 	r := newCopyRig(t)
-	r.put(r.remote.sandbox, "/workspace/cut", &fakeFile{kind: microvm.FileTypeFile, content: []byte("CUT\n"), mode: "0644"})
+	r.lay(r.remote.sandbox, "/workspace/cut", &fakeFile{kind: microvm.FileTypeFile, content: []byte("CUT\n"), mode: "0644"})
 	dir := t.TempDir()
 	old := filepath.Join(dir, "old")
 	if err := os.WriteFile(old, []byte("old"), 0o600); err != nil {

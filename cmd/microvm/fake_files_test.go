@@ -35,6 +35,20 @@ func (f *fakeNode) cut(what string, after ...int) {
 	f.cuts[what] = after
 }
 
+// requests is how many of a kind there were.
+func (f *fakeNode) requests(what string) int {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.asked[what]
+}
+
+// lay is put for tests.
+func (f *fakeNode) lay(sandbox, name string, file *fakeFile) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.put(sandbox, name, file)
+}
+
 // nextCut is after how many bytes this one breaks; -1 is never.
 func (f *fakeNode) nextCut(what string) int {
 	f.mu.Lock()
