@@ -25,6 +25,11 @@ type cutter struct {
 	cuts int     // guarded by mu
 	sent int64   // guarded by mu: bytes in that direction
 	all  sync.WaitGroup
+
+	stall   int64         // bytes in that direction after which nothing moves; 0 is never
+	reached chan struct{} // closed when that is so
+	over    chan struct{} // closed by end
+	end     func()
 }
 
 func newCutter(t *testing.T, d *daemon, down bool, left ...int64) *cutter {
@@ -33,7 +38,12 @@ func newCutter(t *testing.T, d *daemon, down bool, left ...int64) *cutter {
 	if err != nil {
 		t.Fatal(err)
 	}
-	c := &cutter{Listener: listener, to: d.addr, left: left, down: down}
+	c := &cutter{Listener: listener, to: d.addr, left: left, down: down, reached: make(chan struct{}), over: make(chan struct{})}
+	c.end = sync.OnceFunc(func() {
+		_ = listener.Close()
+		close(c.over)
+		c.all.Wait()
+	})
 	c.all.Go(func() {
 		for {
 			client, err := listener.Accept()
@@ -43,10 +53,7 @@ func newCutter(t *testing.T, d *daemon, down bool, left ...int64) *cutter {
 			c.all.Go(func() { c.pass(client) })
 		}
 	})
-	t.Cleanup(func() {
-		_ = listener.Close()
-		c.all.Wait()
-	})
+	t.Cleanup(c.end)
 	return c
 }
 
@@ -78,7 +85,17 @@ func (c *cutter) pass(client net.Conn) {
 func (c *cutter) count(n int64) (breaks bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	before := c.sent
 	c.sent += n
+	if c.stall > 0 && c.sent >= c.stall {
+		if before < c.stall {
+			close(c.reached)
+		}
+		c.mu.Unlock()
+		<-c.over
+		c.mu.Lock()
+		return true
+	}
 	if len(c.left) == 0 {
 		return false
 	}
@@ -136,6 +153,7 @@ func TestCopiesOverAWayThatBreaks(t *testing.T) {
 	copied := func(c *cutter, cuts int, want string, args ...string) {
 		t.Helper()
 		out, err := c.microvm(d, append([]string{"cp", "-v"}, args...)...).CombinedOutput()
+		c.end()
 		if err != nil || c.cuts != cuts || !strings.Contains(string(out), want) {
 			t.Fatalf("%v after %d breaks:\n%s", err, c.cuts, out)
 		}
@@ -154,5 +172,50 @@ func TestCopiesOverAWayThatBreaks(t *testing.T) {
 	}
 	if left, err := exec.Command("find", to, "-name", ".microvm-*").CombinedOutput(); err != nil || len(left) > 0 {
 		t.Fatalf("%v: left %s", err, left)
+	}
+}
+
+// TestCopiesGoOnAfterCtrlC: in the middle of a large file, and in both directions
+// the same command goes on there, into what the first one made.
+func TestCopiesGoOnAfterCtrlC(t *testing.T) {
+	d := start(t)
+	create(t, d.remote(), microvm.SandboxCreate{Image: "python", Name: ptr("work")})
+	from, to := filepath.Join(t.TempDir(), "tree"), filepath.Join(t.TempDir(), "back")
+	makeTree(t, from)
+	for _, test := range []struct {
+		down bool
+		args []string
+		says string
+	}{
+		{false, []string{"cp", "-v", from, "work:fresh"}, "stays in the sandbox"},
+		{true, []string{"cp", "-v", "work:fresh", to}, "MiB of d3/large are kept for the next copy"},
+	} {
+		c := newCutter(t, d, test.down)
+		c.stall = 50 << 20
+		cmd := c.microvm(d, test.args...)
+		var said bytes.Buffer
+		cmd.Stdout, cmd.Stderr = &said, &said
+		if err := cmd.Start(); err != nil {
+			t.Fatal(err)
+		}
+		<-c.reached
+		if err := cmd.Process.Signal(os.Interrupt); err != nil {
+			t.Fatal(err)
+		}
+		if err := cmd.Wait(); cmd.ProcessState.ExitCode() != 130 || !strings.Contains(said.String(), test.says) || !strings.Contains(said.String(), "the same command goes on") {
+			t.Fatalf("%v: %s", err, said.String())
+		}
+		c.end()
+		next := newCutter(t, d, test.down)
+		out, err := next.microvm(d, test.args...).CombinedOutput()
+		if err != nil || !strings.Contains(string(out), "copied") {
+			t.Fatalf("%v: %s", err, out)
+		}
+		if next.end(); next.sent > 45<<20 {
+			t.Errorf("%q: %d bytes went the second time", test.args, next.sent)
+		}
+	}
+	if diff, err := exec.Command("diff", "-r", from, to).CombinedOutput(); err != nil {
+		t.Fatalf("%v: %.500s", err, diff)
 	}
 }

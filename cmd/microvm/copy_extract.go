@@ -95,7 +95,7 @@ func (x *extraction) read(archive *tar.Reader, last string) error {
 			return nil
 		}
 		if x.members++; x.members > mostMembers {
-			return fmt.Errorf("the sandbox sends more than %d files and directories; copy parts of it", mostMembers)
+			return tooMany()
 		}
 		if err := x.member(name, head, archive); err != nil {
 			return err
@@ -104,6 +104,10 @@ func (x *extraction) read(archive *tar.Reader, last string) error {
 			return nil
 		}
 	}
+}
+
+func tooMany() error {
+	return fmt.Errorf("the sandbox has more than %d files and directories; copy parts of it", mostMembers)
 }
 
 func (x *extraction) member(name string, head *tar.Header, content io.Reader) error {

@@ -56,7 +56,9 @@ func (c *copyOut) spans(ctx context.Context) ([]span, error) {
 		if err != nil {
 			return nil, err
 		}
-		p.add(e)
+		if p.add(e); p.files+p.same > mostMembers {
+			return nil, tooMany()
+		}
 	}
 	p.end()
 	c.into.meter.plan(p.files, p.bytes)
