@@ -87,14 +87,14 @@ func (s *Store) InsertExecution(ctx context.Context, e execution.Execution) erro
 	}
 	return s.explain(op, s.insert(ctx, written, func(tx *sql.Tx) error {
 		var there int
-		err := tx.StmtContext(ctx, s.often.findSandbox).QueryRowContext(ctx, e.Sandbox).Scan(&there)
+		err := within(ctx, tx, s.often.findSandbox).QueryRowContext(ctx, e.Sandbox).Scan(&there)
 		if errors.Is(err, sql.ErrNoRows) {
 			return sandbox.NotFound()
 		}
 		if err != nil {
 			return err
 		}
-		n, err := affected(tx.StmtContext(ctx, s.often.insertExecution).ExecContext(ctx,
+		n, err := affected(within(ctx, tx, s.often.insertExecution).ExecContext(ctx,
 			e.ID, e.Sandbox, e.Cmd, string(args), e.Cwd, e.User, e.Timeout.Milliseconds(), e.Status, e.Reason,
 			e.ExitCode, e.Signal, flag(e.OOMKilled), e.StdoutBytes, e.StderrBytes, toMillis(e.Created), toMillis(e.Finished), e.Deadline.Milliseconds(),
 			flag(e.TTY), flag(e.StdinOpen)))
@@ -144,7 +144,7 @@ func (s *Store) FinishExecution(ctx context.Context, e execution.Execution) erro
 		return fmt.Errorf("%s: %s: running is no end", op, e.ID)
 	}
 	return s.explain(op, s.transaction(ctx, written, func(tx *sql.Tx) error {
-		n, err := affected(tx.StmtContext(ctx, s.often.finishExecution).ExecContext(ctx,
+		n, err := affected(within(ctx, tx, s.often.finishExecution).ExecContext(ctx,
 			e.ID, e.Sandbox, e.Status, e.Reason, e.ExitCode, e.Signal, flag(e.OOMKilled), e.StdoutBytes, e.StderrBytes,
 			toMillis(e.Finished), e.PID))
 		if err != nil || n == 1 {

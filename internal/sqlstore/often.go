@@ -14,7 +14,7 @@ func prepareOften(ctx context.Context, db *sql.DB) (o often, err error) {
 	for text, to := range map[string]**sql.Stmt{
 		findSandbox: &o.findSandbox, insertExecution: &o.insertExecution, finishExecution: &o.finishExecution,
 	} {
-		if *to, err = db.PrepareContext(ctx, text); err != nil {
+		if *to, err = db.PrepareContext(ctx, text); err != nil { //nolint:sqlclosecheck // closed with the store
 			return o, errors.Join(err, o.close())
 		}
 	}
@@ -29,4 +29,12 @@ func (o often) close() error {
 		}
 	}
 	return errors.Join(errs...)
+}
+
+// within is a statement of one transaction, which closes it.
+func within(ctx context.Context, tx *sql.Tx, statement *sql.Stmt) interface {
+	ExecContext(ctx context.Context, args ...any) (sql.Result, error)
+	QueryRowContext(ctx context.Context, args ...any) *sql.Row
+} {
+	return tx.StmtContext(ctx, statement)
 }
