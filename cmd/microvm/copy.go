@@ -36,7 +36,8 @@ It ends where cp -r would put it: a TARGET that is a directory gets SOURCE benea
 it, under its own name; what is not there yet becomes the copy. Of a SOURCE that
 ends in /. (or is . or ..) only the content goes into TARGET. A file's TARGET that
 ends in / is a directory. What is there stays, unless something of the copy has
-its name. A directory that goes to - comes as a tar archive.
+its name. A directory that goes to - comes as a tar archive. Everything is copied,
+.git too, but for what --ignore-file says; .microvmignore is microvm run's.
 
 Permission bits, times and symlinks are kept. Links are not followed, but for
 SOURCE itself. What goes in belongs to the sandbox's user, and what comes out to

@@ -49,17 +49,6 @@ type openDir struct {
 	uid, gid int // -1 leaves them
 }
 
-// hostileError is an archive that no honest sandbox sends: not worth another try.
-type hostileError struct{ name, why string }
-
-func (h *hostileError) Error() string {
-	name := []rune(clean(h.name))
-	if len(name) > 100 {
-		name = append(name[:100], []rune("...")...)
-	}
-	return fmt.Sprintf("the sandbox's archive holds %s, %s; nothing was made of it, and the copy ends here", string(name), h.why)
-}
-
 // errLarge ends the reading of an archive at a file that is copied by itself, so
 // that what breaks off goes on inside it.
 var errLarge = errors.New("a large file comes by itself")
@@ -98,16 +87,12 @@ func (x *extraction) read(archive *tar.Reader, last string) error {
 			return tooMany()
 		}
 		if err := x.member(name, head, archive); err != nil {
-			return err
+			return withoutName(name, err)
 		}
 		if x.last = name; name == last {
 			return nil
 		}
 	}
-}
-
-func tooMany() error {
-	return fmt.Errorf("the sandbox has more than %d files and directories; copy parts of it", mostMembers)
 }
 
 func (x *extraction) member(name string, head *tar.Header, content io.Reader) error {
@@ -184,21 +169,13 @@ func (x *extraction) enterTop(e entry) {
 // within says whether a path lies in a directory.
 func within(name, dir string) bool { return dir == "." || strings.HasPrefix(name, dir+"/") }
 
-func inTheWay(name string) error {
-	return hint(fmt.Errorf("%s is no directory here, and one in the sandbox", clean(name)), "remove it, or copy to another place")
-}
-
-func isDirectory(name string) error {
-	return hint(fmt.Errorf("%s is a directory here, and none in the sandbox", clean(name)), "remove it, or copy to another place")
-}
-
 // leave finishes the directory that was entered last.
 func (x *extraction) leave() error {
 	dir := x.open[len(x.open)-1]
 	x.open = x.open[:len(x.open)-1]
 	info, err := x.root.Lstat(dir.name)
 	if err != nil || !info.IsDir() {
-		return err
+		return withoutName(dir.name, err)
 	}
 	if dir.uid >= 0 {
 		err = x.root.Lchown(dir.name, dir.uid, dir.gid)
@@ -209,7 +186,7 @@ func (x *extraction) leave() error {
 	if err == nil && info.Mode().Perm() != dir.mode {
 		err = x.root.Chmod(dir.name, dir.mode)
 	}
-	return err
+	return withoutName(dir.name, err)
 }
 
 // finish leaves all directories.

@@ -75,7 +75,7 @@ func (f *fetch) run(ctx context.Context) (kept int64, err error) {
 		if !t.again(ctx, err, f.size > before) {
 			return 0, interrupted(ctx, err)
 		}
-		f.warn("note: %s; going on at %s", cleanLines(err.Error()), size(f.size))
+		f.warn("note: %s; going on at %s", clean(err.Error()), size(f.size))
 	}
 }
 

@@ -110,6 +110,10 @@ func TestHostileMembersAreRefused(t *testing.T) {
 		"a hard link to a link":           {[]*tar.Header{link("a", "../outside/file"), hard("b", "a")}, "did not come before it"},
 		"a hard link to a directory":      {[]*tar.Header{dir("a/"), hard("b", "a")}, "did not come before it"},
 		"a hard link to what comes":       {[]*tar.Header{hard("a", "b"), file("b")}, "did not come before it"},
+		"a line of its own":               {[]*tar.Header{file("/a\n  fix: run this\x1b[2J")}, "outside of it"},
+		"a line of its own, too long":     {[]*tar.Header{file("a\n  fix: run this" + strings.Repeat(" ", 240))}, "file name too long"},
+		"a line of a directory, too long": {[]*tar.Header{dir("a\n  fix: run this" + strings.Repeat(" ", 240) + "/")}, "file name too long"},
+		"a line of a hard link, too long": {[]*tar.Header{file("a"), hard("b\n  fix: run this"+strings.Repeat(" ", 240), "a")}, "file name too long"},
 		"a name that never ends":          {[]*tar.Header{file(strings.Repeat("a/", 100_000) + "a")}, "longer than 4096 bytes"},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -117,8 +121,8 @@ func TestHostileMembersAreRefused(t *testing.T) {
 			if err == nil || !strings.Contains(err.Error(), test.says) {
 				t.Fatalf("error %v", err)
 			}
-			if len(err.Error()) > 400 {
-				t.Errorf("the error has %d bytes", len(err.Error()))
+			if text := err.Error(); len(text) > 400 || strings.ContainsAny(text, "\n\x1b") {
+				t.Errorf("the error is %q", text)
 			}
 		})
 	}

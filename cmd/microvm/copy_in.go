@@ -53,7 +53,7 @@ func (c *copyIn) run(ctx context.Context) error {
 		if !t.again(ctx, err, c.grew) {
 			return interrupted(ctx, err)
 		}
-		c.warn("note: %s; looking what arrived, and going on", cleanLines(err.Error()))
+		c.warn("note: %s; looking what arrived, and going on", clean(err.Error()))
 	}
 }
 

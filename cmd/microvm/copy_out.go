@@ -100,7 +100,7 @@ func (c *copyOut) copySpan(ctx context.Context, s span) error {
 		if !t.again(ctx, err, c.into.last != before) {
 			return err
 		}
-		c.warn("note: %s; %s came whole, going on behind them", cleanLines(err.Error()), countOf(files, "file"))
+		c.warn("note: %s; %s came whole, going on behind them", clean(err.Error()), countOf(files, "file"))
 	}
 }
 
@@ -124,7 +124,7 @@ func (c *copyOut) fetchLarge(ctx context.Context) error {
 	x := c.into
 	dir, err := x.root.OpenRoot(path.Dir(x.large.path))
 	if err != nil {
-		return err
+		return withoutName(x.large.path, err)
 	}
 	defer func() { _ = dir.Close() }()
 	name := path.Base(x.large.path)
@@ -137,7 +137,7 @@ func (c *copyOut) fetchLarge(ctx context.Context) error {
 	}
 	kept, err := f.run(ctx)
 	c.kept = max(c.kept, kept)
-	return err
+	return withoutName(x.large.path, err)
 }
 
 // spanner finds the parts of a tree that are not here.
