@@ -96,6 +96,9 @@ func plainTag(tag string) bool {
 
 // resume opens what an earlier run left, the largest where there are several.
 func (f *fetch) resume() error {
+	if f.has.file() && f.has.size < keepLeast {
+		return nil // nothing of it was kept
+	}
 	dir, err := f.root.Open(".")
 	if err != nil {
 		return err

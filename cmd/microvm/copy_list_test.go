@@ -65,6 +65,51 @@ func TestOnlyWhatChangedComesOut(t *testing.T) {
 	}
 }
 
+// TestOwnersAreKeptWhereAsked: both ways, and the next copy compares them. Tests
+// run as root.
+func TestOwnersAreKeptWhereAsked(t *testing.T) {
+	r := newCopyRig(t)
+	from, to := t.TempDir(), t.TempDir()
+	makeSamples(t, from)
+	for _, name := range []string{"empty", "large", "a", "link"} {
+		if err := os.Lchown(filepath.Join(from, name), 1234, 0); err != nil {
+			t.Fatal(err)
+		}
+	}
+	all, err := scan(t.Context(), from, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	in := func() *plan {
+		c := &copyIn{remote: r.remote, tree: all, dir: "/workspace/from", owners: true, meter: new(meter), record: openRecord("x"), warn: r.warn}
+		if err := c.run(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		return c.first
+	}
+	if first, second := in(), in(); first.files != 9 || second.files != 0 {
+		t.Fatalf("%d and then %d files were sent", first.files, second.files)
+	}
+	root, err := os.OpenRoot(to)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer root.Close()
+	out := &copyOut{remote: r.remote, from: "/workspace/from", warn: r.warn, into: &extraction{root: root, top: true, owners: true, meter: new(meter)}}
+	if err := out.run(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	for name, want := range map[string]int{"empty": 1234, "large": 1234, "a": 1234, "link": 1234, "a-b": 0, "z": 0} {
+		info, err := root.Lstat(name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := localEntry(info, name, "").uid; got != want {
+			t.Errorf("%s belongs to %d, want %d", name, got, want)
+		}
+	}
+}
+
 // TestProgressOfACopy: nothing for two seconds, then what there is to know.
 func TestProgressOfACopy(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

@@ -24,6 +24,7 @@ type fakeFile struct {
 	mode     string
 	modified time.Time
 	target   string
+	uid      int // where the archive's owners were asked for
 	arrived  int // how often its content came whole
 }
 
@@ -137,7 +138,7 @@ func (f *fakeNode) beneath(sandbox, dir, after string) (names []string) {
 func wire(name string, file *fakeFile) microvm.File {
 	w := microvm.File{
 		Object: microvm.FileObjectFile, Path: name, Type: file.kind, Size: int64(len(file.content)), Mode: file.mode,
-		Modified: file.modified.UTC().Truncate(time.Millisecond),
+		UID: int64(file.uid), Modified: file.modified.UTC().Truncate(time.Millisecond),
 	}
 	if file.kind == microvm.FileTypeSymlink {
 		w.Target = &file.target
@@ -201,6 +202,9 @@ func (f *fakeNode) writeArchive(w http.ResponseWriter, r *http.Request) {
 			return
 		}
 		file := &fakeFile{mode: fmt.Sprintf("%04o", head.Mode), modified: head.ModTime, target: head.Linkname}
+		if r.URL.Query().Get("owners") == "keep" {
+			file.uid = head.Uid
+		}
 		switch head.Typeflag {
 		case tar.TypeDir:
 			file.kind = microvm.FileTypeDirectory
@@ -240,7 +244,7 @@ func (f *fakeNode) readArchive(w http.ResponseWriter, r *http.Request) {
 		file := f.at(sandbox, path.Join(dir, name))
 		f.mu.Unlock()
 		mode, _ := strconv.ParseInt(file.mode, 8, 32)
-		head := &tar.Header{Name: name, Mode: mode, ModTime: file.modified, Typeflag: tar.TypeReg, Size: int64(len(file.content)), Format: tar.FormatPAX}
+		head := &tar.Header{Name: name, Mode: mode, Uid: file.uid, ModTime: file.modified, Typeflag: tar.TypeReg, Size: int64(len(file.content)), Format: tar.FormatPAX}
 		switch file.kind {
 		case microvm.FileTypeDirectory:
 			head.Name, head.Typeflag = name+"/", tar.TypeDir
