@@ -108,17 +108,10 @@ func runSetup(ctx context.Context, o setupOptions, format string, out, errs io.W
 		printer.Close()
 		return fmt.Errorf("setup: %w", err)
 	}
-	names := []string{"firecracker", "guest-kernel"}
-	for _, image := range o.images {
-		if name := "image-" + image; !slices.Contains(names, name) {
-			names = append(names, name)
-		}
-	}
-	for _, name := range names {
-		if !slices.Contains(store.Names(), name) {
-			printer.Close()
-			return usage("setup: there is no %s for this machine; there are %s", name, strings.Join(store.Names(), ", "))
-		}
+	names, err := artifactNames(store, o.images)
+	if err != nil {
+		printer.Close()
+		return fmt.Errorf("setup: %w", err)
 	}
 	got, err := ensure(ctx, store, errs, names...)
 	printer.Close()
@@ -133,19 +126,36 @@ func runSetup(ctx context.Context, o setupOptions, format string, out, errs io.W
 	return printSetup(got, o, format, out)
 }
 
+// artifactNames is what a host with these images is made of.
+func artifactNames(store *artifact.Store, images []string) ([]string, error) {
+	names := []string{"firecracker", "guest-kernel"}
+	for _, image := range images {
+		name := "image-" + image
+		if !slices.Contains(store.Names(), name) {
+			return nil, usage("there is no %s for this machine; there are %s", name, strings.Join(store.Names(), ", "))
+		}
+		if !slices.Contains(names, name) {
+			names = append(names, name)
+		}
+	}
+	return names, nil
+}
+
 // ensure gets artifacts, after what their recipes need of this machine.
 func ensure(ctx context.Context, store *artifact.Store, log io.Writer, names ...string) ([]artifact.Artifact, error) {
+	var needed []debian.Package
 	for _, name := range names {
 		if _, there, err := store.Lookup(name); err != nil || there || !strings.HasPrefix(name, "image-") && name != "guest-kernel" {
 			continue // a damaged one is for Ensure to tell
 		}
-		err := debian.Need(ctx, func(text string) { say(log, "%s\n", text) },
-			debian.Package{Name: "mmdebstrap", Program: "mmdebstrap"},
+		needed = append(needed, debian.Package{Name: "mmdebstrap", Program: "mmdebstrap"},
 			debian.Package{Name: "debian-archive-keyring", File: "/usr/share/keyrings/debian-archive-keyring.gpg"})
-		if err != nil {
-			return nil, err
+		if name == "image-node" {
+			needed = append(needed, debian.Package{Name: "npm", Program: "npm"})
 		}
-		break
+	}
+	if err := debian.Need(ctx, func(text string) { say(log, "%s\n", text) }, needed...); err != nil {
+		return nil, err
 	}
 	return store.EnsureAll(ctx, names...)
 }

@@ -24,12 +24,12 @@ import (
 
 func init() {
 	machineFiles = func(ctx context.Context) ([]machine.File, error) {
-		return newPreparation(os.Stderr, false).files(ctx)
+		return newPreparation(os.Stderr, false, nil).files(ctx)
 	}
 }
 
 func newUpCommand() *cobra.Command {
-	var emulated, unsupported bool
+	var o upOptions
 	cmd := &cobra.Command{
 		Use:   "up",
 		Short: "Bring up a host on this machine and run a first sandbox",
@@ -41,15 +41,23 @@ machine itself becomes the host: artifacts go to /var/lib/microvm, programs to
 /usr/local/bin, and microvmd runs under systemd. Elsewhere an emulated host is
 started (see "microvm machine"): slow, but the same code path.
 
-It is safe to repeat: what is there already is kept.`,
+It is safe to repeat: what is there already is kept, and an --image is added.`,
+		Example: `  microvm up
+  microvm up --image go --image node`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			return up(cmd.Context(), emulated, unsupported, cmd.OutOrStdout(), cmd.ErrOrStderr())
+			return up(cmd.Context(), o, cmd.OutOrStdout(), cmd.ErrOrStderr())
 		},
 	}
-	cmd.Flags().BoolVar(&emulated, "emulated", false, "use the emulated host although this machine has KVM")
-	cmd.Flags().BoolVar(&unsupported, "allow-unsupported-firecracker", false, "on a real host, take a Firecracker that gets no security fixes any more")
+	cmd.Flags().StringSliceVar(&o.images, "image", nil, "image to bring beside python and base; may be repeated")
+	cmd.Flags().BoolVar(&o.emulated, "emulated", false, "use the emulated host although this machine has KVM")
+	cmd.Flags().BoolVar(&o.unsupported, "allow-unsupported-firecracker", false, "on a real host, take a Firecracker that gets no security fixes any more")
 	return cmd
+}
+
+type upOptions struct {
+	images                []string
+	emulated, unsupported bool
 }
 
 func newDownCommand() *cobra.Command {
@@ -65,19 +73,19 @@ images and what was built stay.`,
 	}
 }
 
-func up(ctx context.Context, emulated, unsupported bool, out, errs io.Writer) error {
+func up(ctx context.Context, o upOptions, out, errs io.Writer) error {
 	if os.Geteuid() != 0 {
 		return hint(errors.New("up: needs root"), "repeat with sudo")
 	}
 	began := time.Now()
 	here := false
-	if !emulated {
+	if !o.emulated {
 		report := posture.KVM(ctx, posture.KVMProbe{})
 		here = report.Verdict == posture.Hardware
 		say(errs, "KVM on this machine: %s (%s)\n", report.Verdict, report.Detail)
 	}
 	// Artifacts are prepared while the host's own parts are.
-	prepare := newPreparation(errs, here && !unsupported)
+	prepare := newPreparation(errs, here && !o.unsupported, o.images)
 	prepare.begin(ctx)
 	var err error
 	if here {
@@ -114,14 +122,15 @@ func up(ctx context.Context, emulated, unsupported bool, out, errs io.Writer) er
 // preparation gets the artifacts that every host runs on.
 type preparation struct {
 	log       io.Writer
-	supported bool // only a Firecracker that gets security fixes
+	supported bool     // only a Firecracker that gets security fixes
+	images    []string // beside those that every host has
 	done      chan struct{}
 	got       []artifact.Artifact // set before done is closed
 	err       error               // set before done is closed
 }
 
-func newPreparation(log io.Writer, supported bool) *preparation {
-	return &preparation{log: log, supported: supported}
+func newPreparation(log io.Writer, supported bool, images []string) *preparation {
+	return &preparation{log: log, supported: supported, images: images}
 }
 
 // begin starts to prepare; wait returns what came of it.
@@ -158,7 +167,11 @@ func (p *preparation) ensure(ctx context.Context) ([]artifact.Artifact, error) {
 	if err != nil {
 		return nil, err
 	}
-	return ensure(ctx, store, p.log, "firecracker", "guest-kernel", "image-python", "image-base")
+	names, err := artifactNames(store, append([]string{"python", "base"}, p.images...))
+	if err != nil {
+		return nil, fmt.Errorf("up: %w", err)
+	}
+	return ensure(ctx, store, p.log, names...)
 }
 
 // files is what goes into the emulated host.

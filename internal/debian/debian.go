@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
+	"slices"
 	"strings"
 	"sync"
 	"syscall"
@@ -74,7 +75,7 @@ func missing(packages []Package) []string {
 			_, statErr := os.Stat(p.File)
 			err = errors.Join(err, statErr)
 		}
-		if err != nil {
+		if err != nil && !slices.Contains(names, p.Name) {
 			names = append(names, p.Name)
 		}
 	}
