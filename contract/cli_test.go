@@ -32,7 +32,7 @@ func TestCommandLineOnATerminal(t *testing.T) {
 	s.Press("stty size; echo $TERM\r")
 	s.Expect("\r\n50 132\r\nvt100\r\nready> ")
 	s.Resize(40, 90)
-	s.Press("stty size\r")
+	s.Press("until stty size | grep '40 90'; do sleep 0.05; done\r") // what is typed may overtake the window's new size
 	s.Expect("\r\n40 90\r\nready> ")
 	s.Press(`sh -c 'trap "exit 130" INT; echo be""gun; while :; do sleep 0.05; done'` + "\r") // it says when it heeds the key
 	s.Expect("begun\r\n")
