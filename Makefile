@@ -58,6 +58,10 @@ test-contract: ## the real microvmd, microvm and SDK above a fake VMM; as root
 test-e2e: build ## boot real microVMs: on this machine with KVM, else in the emulated host
 	@./e2e/run.sh
 
+.PHONY: test-e2e-more
+test-e2e-more: build ## the suites that make test has no time for: files, images, languages
+	@./e2e/run.sh more
+
 .PHONY: race
 race: ## tests of each package under Go's race detector; wants a C compiler
 	CGO_ENABLED=1 go test -race -count=1 -skip '^TestPostgres' ./internal/... ./cmd/...

@@ -2,13 +2,17 @@
 # Runs the e2e suites (or a long soak, or the benchmarks) on a host with KVM: this
 # machine where its KVM is hardware, else the emulated host. Everything the suites
 # need is brought up first, through the same command that a new user types.
-# usage: run.sh [soak | bench [ARG...]]
+# usage: run.sh [more | soak | bench [ARG...]]
 set -euo pipefail
 cd "$(dirname "$0")/.."
 export CGO_ENABLED=0 # a test binary is also a VMM in a jail, where no library is
-suites=(lifecycle executions restart files languages soak)
-# The images that a host does not have from the beginning.
-images=(node go rust)
+suites=(lifecycle executions restart soak)
+images=() # those that `up` brings only when asked
+# What `make test` has no time for.
+if [[ ${1:-} = more ]]; then
+  suites=(files images languages)
+  images=(node go rust)
+fi
 # What is proved below the daemon: jails, hostile VMMs, cgroups, the namespace, and that the fake VMM is as strict as the
 # real one.
 adapters=(cgroup hostnet firecracker)
@@ -33,21 +37,13 @@ for adapter in "${adapters[@]}"; do
   go test -c -trimpath -tags kvm -o "bin/kvm-$adapter" "./internal/$adapter"
 done
 
-say 'host, and images beside it'
-"$microvm" setup -o json --only-cache "${images[@]/#/--image=}" >bin/images.json 2>bin/images.log &
-prepared=$!
-"$microvm" up || { kill "$prepared"; exit 1; }
-wait "$prepared" || { cat bin/images.log >&2; exit 1; }
+say 'host and images'
+"$microvm" up "${images[@]/#/--image=}"
 
 if "$microvm" doctor --kvm >/dev/null; then
-  "$microvm" setup "${images[@]/#/--image=}"
   install -m 755 bin/census "${suites[@]/#/bin/e2e-}" "${adapters[@]/#/bin/kvm-}" /usr/local/bin/
   on_host() { "$@"; }
 else
-  for image in "${images[@]}"; do
-    from=$(sed -n 's|^ *"dir": "\(.*/image-'"$image"'/[^"]*\)".*|\1|p' bin/images.json)
-    "$microvm" machine push "$from"/{rootfs.*,image.json} "/var/lib/microvm/images/$image"
-  done
   "$microvm" machine push bin/census "${suites[@]/#/bin/e2e-}" "${adapters[@]/#/bin/kvm-}" /usr/local/bin
   on_host() { "$microvm" machine shell -- "$@"; }
 fi
@@ -82,6 +78,10 @@ fi
 for suite in "${suites[@]}"; do
   on "e2e-$suite" . "${settings[@]}"
 done
+if [[ ${1:-} = more ]]; then
+  printf '%s\n' "${table[@]}"
+  exit
+fi
 # A terminal is where people are: on this machine.
 ./hack/need.sh tmux
 go test -c -trimpath -o bin/e2e-terminal ./e2e/terminal
