@@ -1,6 +1,6 @@
 # Runs as root in a guest: takes the listening socket of the agent over, holds the
-# agent still, and answers file calls in its place as argv[1] says. A look at
-# /taken is answered well, so that the test knows when it is there.
+# agent still, ends its connections, and answers file calls in its place as argv[1]
+# says. A look at /taken is answered well, so that the test knows when it is there.
 import base64, ctypes, json, os, signal, socket, subprocess, sys, threading, time, urllib.parse
 
 way = sys.argv[1]
@@ -12,6 +12,8 @@ def steal():
     for pid in map(int, subprocess.check_output(["pgrep", "-x", "guestd"]).split()):
         if pid == 1:
             continue
+        os.kill(pid, signal.SIGSTOP)
+        listener = None
         pidfd = libc.syscall(PIDFD_OPEN, pid, 0)
         for name in os.listdir(f"/proc/{pid}/fd"):
             fd = libc.syscall(PIDFD_GETFD, pidfd, int(name), 0)
@@ -20,11 +22,16 @@ def steal():
             try:
                 s = socket.socket(fileno=fd)
                 if s.family == socket.AF_VSOCK and s.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN):
-                    return pid, s
+                    listener = s
+                    continue
+                if s.family == socket.AF_VSOCK:
+                    s.shutdown(socket.SHUT_RDWR)  # or calls would wait for the agent there
                 s.detach()
             except OSError:
                 pass
             os.close(fd)
+        if listener:
+            return listener
     sys.exit("no listening socket of the agent")
 
 
@@ -32,8 +39,8 @@ def b64(text):
     return base64.b64encode(text if isinstance(text, bytes) else text.encode()).decode()
 
 
-def entry(path, **more):
-    e = {"path": b64(path), "type": "file", "size": 1, "mode": "0644", "uid": 0, "gid": 0, "modified_ns": 1, "inode": 1}
+def entry(name, /, **more):
+    e = {"path": b64(name), "type": "file", "size": 1, "mode": "0644", "uid": 0, "gid": 0, "modified_ns": 1, "inode": 1}
     e.update(more)
     return {k: v for k, v in e.items() if v is not None}
 
@@ -65,7 +72,9 @@ def listing(conn, *lines):
 
 
 def answer(conn, method, path, query):
-    if query.get("path") == ["/taken"]:
+    if not path.startswith(("/v1/files", "/v1/archive")):
+        time.sleep(3600)
+    elif query.get("path") == ["/taken"]:
         conn.sendall(whole(line(entry("/taken"))))
     elif way == "list for ever":
         listing(conn)
@@ -95,11 +104,11 @@ def answer(conn, method, path, query):
     elif way == "list cut":
         listing(conn, entry("/workspace/a"))
         conn.close()
-    elif way == "wrong entries":
+    elif way.startswith("wrong entry"):
         wrong = [{"size": -1}, {"type": "portal"}, {"mode": "99999"}, {"mode": "rwx"}, {"uid": -1}, {"uid": 1 << 40}, {"target": b64("x")},
                  {"type": "symlink", "target": b64("x" * 5000)}, {"path": b64("relative")}, {"path": b64("/x/../y")}, {"path": b64("/other")}, {"path": None},
                  {"path": "no base64 !"}, {"size": 1 << 70}, {"modified_ns": "yesterday"}, {"path": b64("/x\0y")}]
-        conn.sendall(whole(line(entry("/x", **wrong[int(query.get("path", ["/0"])[0][1:]) % len(wrong)]))))
+        conn.sendall(whole(line(entry(query["path"][0], **wrong[int(way.split()[-1])]))))
     elif way == "body too short":
         conn.sendall(whole(b"", b"File: " + line(entry("", path=None, size=1000000)).strip() + b"\r\n").replace(b"Content-Length: 0", b"Content-Length: 1000000") + b"x" * 100)
         conn.close()
@@ -156,8 +165,7 @@ def serve(conn):
         pass
 
 
-pid, listener = steal()
-os.kill(pid, signal.SIGSTOP)
+listener = steal()
 listener.setblocking(True)
 while True:
     conn, _ = listener.accept()
