@@ -3,6 +3,7 @@ package firecracker
 import (
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"net"
 	"os"
@@ -15,7 +16,7 @@ import (
 	"github.com/microvmd/microvm/internal/guestwire"
 )
 
-const goodHello = `{"protocol":2,"version":"v1.0-dev"}`
+var goodHello = fmt.Sprintf(`{"protocol":%d,"version":"v1.0-dev"}`, guestwire.Protocol)
 
 func TestHelloIsReadAnsweredAndClosedByTheGuest(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -45,7 +46,7 @@ func TestHelloRefuses(t *testing.T) {
 		serve    func(net.Conn)
 		protocol bool
 	}{
-		"other protocol":    {say(strings.Replace(goodHello, ":2", ":1", 1) + "\n"), true},
+		"other protocol":    {say(strings.Replace(goodHello, `:`, `:9`, 1) + "\n"), true},
 		"no JSON":           {say("hello\n"), true},
 		"empty":             {say("\n"), true},
 		"version with ANSI": {say(strings.Replace(goodHello, "v1.0", `\u001b[2J`, 1) + "\n"), true},
