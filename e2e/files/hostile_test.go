@@ -71,7 +71,10 @@ var lies = []lie{
 	{way: "list cut", cut: true},
 	{way: "huge header"},
 	{way: "unknown refusal"},
-	{way: "wrong entry 0", calls: stats}, {way: "wrong entry 1", calls: stats}, {way: "wrong entry 9", calls: stats}, {way: "wrong entry 15", calls: stats},
+	{way: "wrong entry 0", calls: stats},
+	{way: "wrong entry 1", calls: stats},
+	{way: "wrong entry 9", calls: stats},
+	{way: "wrong entry 15", calls: stats},
 	{way: "body too short", cut: true, calls: func(ctx context.Context, b box) map[string]error {
 		_, err := b.read(ctx, "/x")
 		return map[string]error{"read": err}
