@@ -68,7 +68,9 @@ def endless(conn, data, pause=0.0):
 
 
 def listing(conn, *lines):
-    conn.sendall(CHUNKED + chunk(line(entry("/workspace", type="directory"))) + b"".join(chunk(line(one)) for one in lines))
+    """a list; one that has an end ends as HTTP wants, but for that which goes back"""
+    end = b"0\r\n\r\n" if lines and way not in ("list back", "list cut") else b""
+    conn.sendall(CHUNKED + chunk(line(entry("/workspace", type="directory"))) + b"".join(chunk(line(one)) for one in lines) + end)
 
 
 def answer(conn, method, path, query):
