@@ -98,7 +98,7 @@ func (r *removal) unlink(p place, flags int) error {
 // empty removes what a directory holds.
 func (r *removal) empty(p place, depth int) error {
 	if depth == maxRemoveDepth {
-		return refuse(guestwire.TooMuch, "too many directories in each other")
+		return refuse(guestwire.TooDeep, "too many directories in each other")
 	}
 	dir, err := p.open(unix.O_RDONLY | unix.O_DIRECTORY)
 	if err != nil {

@@ -108,7 +108,7 @@ func TestRemoveDeepTrees(t *testing.T) {
 		t.Errorf("%+v %v", removed, err)
 	}
 	grow("deeper", 1100)
-	if _, err := b.Remove(t.Context(), "deeper", true); !guestwire.Refused(err, guestwire.TooMuch) {
+	if _, err := b.Remove(t.Context(), "deeper", true); !guestwire.Refused(err, guestwire.TooDeep) {
 		t.Errorf("got %v", err)
 	}
 	if _, _, err := b.List(t.Context(), guestwire.List{Path: "deeper", Depth: 32, Limit: 1000}); err != nil {

@@ -47,7 +47,7 @@ type walk struct {
 // lies at after itself was visited before; what is beneath it was not.
 func (w *walk) within(dir *os.File, prefix, after string, depth int) error {
 	if depth > walkDepth {
-		return refuse(guestwire.TooMuch, "too many directories in each other")
+		return refuse(guestwire.TooDeep, "too many directories in each other")
 	}
 	first, rest, _ := strings.Cut(after, "/")
 	past := func(name string) bool { return name >= first }

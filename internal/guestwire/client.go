@@ -86,7 +86,7 @@ func (c *Client) Pull(ctx context.Context, id string, pull Pull, sink Sink) (*Ex
 	return exit, wrap("pull output", err)
 }
 
-func (c *Client) frames(ctx context.Context, route, id string, request any, pull Pull, sink Sink) (*Exit, error) {
+func (c *Client) frames(ctx context.Context, route, id string, request any, pull Pull, sink Sink) (exit *Exit, err error) {
 	body, err := json.Marshal(request)
 	if err != nil {
 		return nil, err
@@ -95,7 +95,7 @@ func (c *Client) frames(ctx context.Context, route, id string, request any, pull
 	if err != nil {
 		return nil, err
 	}
-	defer drop(reply)
+	defer func() { drop(reply, err) }()
 	in := io.LimitReader(replyBody{reply.Body}, MaxPullBytes+MaxReplyBody)
 	started, err := readStarted(in)
 	if err != nil {
@@ -105,7 +105,7 @@ func (c *Client) frames(ctx context.Context, route, id string, request any, pull
 		sink.Started(started)
 	}
 	out := joiner{sink: sink.Output, next: [2]int64{pull.Stdout, pull.Stderr}}
-	exit, err := out.read(in)
+	exit, err = out.read(in)
 	if flushed := out.flush(); flushed != nil && (err == nil || !errors.Is(err, ErrProtocol)) {
 		exit, err = nil, flushed
 	}
@@ -349,9 +349,9 @@ func decode(reply *http.Response, out any) error {
 	return nil
 }
 
-func readAll(reply *http.Response, limit int64) ([]byte, error) {
-	defer drop(reply)
-	data, err := io.ReadAll(io.LimitReader(reply.Body, limit+1))
+func readAll(reply *http.Response, limit int64) (data []byte, err error) {
+	defer func() { drop(reply, err) }()
+	data, err = io.ReadAll(io.LimitReader(reply.Body, limit+1))
 	if err != nil {
 		return nil, err
 	}
@@ -361,10 +361,12 @@ func readAll(reply *http.Response, limit int64) ([]byte, error) {
 	return data, nil
 }
 
-// drop closes a body; what little is left is read so that the connection can
-// serve again.
-func drop(reply *http.Response) {
-	_, _ = io.CopyN(io.Discard, reply.Body, 4<<10)
+// drop closes a body. What little is left of a good one is read, so that the
+// connection can serve again; the rest of another one may never come.
+func drop(reply *http.Response, err error) {
+	if err == nil {
+		_, _ = io.CopyN(io.Discard, reply.Body, 4<<10)
+	}
 	_ = reply.Body.Close()
 }
 

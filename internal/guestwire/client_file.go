@@ -64,7 +64,7 @@ func (c *Client) ReadFile(ctx context.Context, path string, r Range) (body io.Re
 		return nil, info, wrap("read file", err)
 	}
 	if info, err = readContent(reply, r); err != nil {
-		drop(reply)
+		drop(reply, err)
 		return nil, info, wrap("read file", err)
 	}
 	return reply.Body, info, nil

@@ -136,8 +136,8 @@ func (c *Client) late(ctx context.Context, route string, query url.Values, body 
 }
 
 // readLate reads a late reply without its signs of life.
-func readLate(ctx context.Context, reply *http.Response, limit int64) ([]byte, error) {
-	defer drop(reply)
+func readLate(ctx context.Context, reply *http.Response, limit int64) (data []byte, err error) {
+	defer func() { drop(reply, err) }()
 	in := movedReader{from: reply.Body}
 	in.moved, _ = ctx.Value(movedKey{}).(func())
 	var first [1]byte

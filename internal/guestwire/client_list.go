@@ -34,7 +34,7 @@ func (c *Client) List(ctx context.Context, list List) (entries []Entry, more boo
 	if err != nil {
 		return nil, false, wrap("list directory", err)
 	}
-	defer drop(reply)
+	defer func() { drop(reply, err) }()
 	if list.After != "" {
 		list.After = path.Clean(list.After)
 	}

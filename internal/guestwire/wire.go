@@ -172,6 +172,7 @@ const (
 	OtherDisk        Code = "other_disk"        // 409: a move from one file system to another
 	UnsafeMember     Code = "unsafe_member"     // 400: of an archive; Detail is its name
 	RangeInvalid     Code = "range_invalid"     // 416: begins behind the end; Detail is the file's size
+	TooDeep          Code = "too_deep"          // 422: directories in each other
 	TooMuch          Code = "too_much"          // 429: of what the agent does at once, or of what it keeps in memory
 	NotConfigured    Code = "not_configured"    // 409: Configure has not come yet
 	NoStdin          Code = "no_stdin"          // 409: started without StdinOpen or TTY
@@ -183,7 +184,7 @@ const (
 var statusOf = map[Code]int{
 	CommandNotFound: 422, PermissionDenied: 422, BadDirectory: 422, UserNotFound: 422, StartFailed: 422,
 	NoExecution: 404, FileNotFound: 404, NotAFile: 422, DiskFull: 507,
-	Conflict: 409, Exists: 409, NotEmpty: 409, OtherDisk: 409, UnsafeMember: 400, RangeInvalid: 416, TooMuch: 429, NotConfigured: 409, NoStdin: 409, NoTerminal: 409, BadRequest: 400, Failed: 500,
+	Conflict: 409, Exists: 409, NotEmpty: 409, OtherDisk: 409, UnsafeMember: 400, RangeInvalid: 416, TooDeep: 422, TooMuch: 429, NotConfigured: 409, NoStdin: 409, NoTerminal: 409, BadRequest: 400, Failed: 500,
 }
 
 // Status is the HTTP status that carries the code; 0 for a code that does not exist.

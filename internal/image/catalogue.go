@@ -151,6 +151,7 @@ func (c *Catalogue) notFound(ctx context.Context, format string, args ...any) er
 		}
 		next += "; `microvm images` lists them with their contents"
 	}
+	next += "; on the node, `microvm up --image NAME` brings those that come with Microvm"
 	missing := fault.New(fault.ImageNotFound, format+"; %s", append(slices.Clone(args), next)...)
 	missing.Param = "image"
 	return missing

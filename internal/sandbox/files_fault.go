@@ -20,7 +20,8 @@ var usual = refusals{
 	guestwire.BadRequest:       {Code: fault.ParameterInvalid, Param: "path", Message: "the guest refuses this path; another one may do"},
 	guestwire.Exists:           {Code: fault.ResourceAlreadyExists, Param: "path", Message: "something else is at this path already; remove it, or choose another path"},
 	guestwire.DiskFull:         {Code: fault.FullGuestDisk, Message: "the sandbox's disk is full; remove files, or create another sandbox"},
-	guestwire.TooMuch:          {Code: fault.NodeAtCapacity, Message: "the sandbox works on as many file requests as it can at once, or directories lie too deep in each other; repeat after the seconds in Retry-After, or name what is further down"},
+	guestwire.TooMuch:          {Code: fault.NodeAtCapacity, Message: "the sandbox works on as many file requests as it can at once; repeat after the seconds in Retry-After"},
+	guestwire.TooDeep:          {Code: fault.ParameterInvalid, Param: "path", Message: "directories lie too deep in each other below path; name one that is further down first"},
 	guestwire.Failed:           {Code: fault.GuestUnreachable, Message: "the guest failed to do it; try again, or create another sandbox"},
 }
 

@@ -19,7 +19,7 @@ func TestRefusalsOfTheGuest(t *testing.T) {
 	const secret = "secret \x1b[31m\xff words"
 	want := map[string]string{ // "call code" or "code": fault and parameter
 		"file_not_found": "file_not_found ", "not_a_file": "parameter_invalid path", "bad_directory": "parameter_invalid path", "permission_denied": "parameter_invalid path",
-		"bad_request": "parameter_invalid path", "disk_full": "guest_disk_full ", "too_much": "node_at_capacity ",
+		"bad_request": "parameter_invalid path", "disk_full": "guest_disk_full ", "too_deep": "parameter_invalid path", "too_much": "node_at_capacity ",
 		"exists": "resource_already_exists path", "failed": "guest_unreachable ", "not_configured": "guest_unreachable ",
 		"read range_invalid": "range_invalid Range", "append conflict": "file_conflict append_at",
 		"batch file_not_found": "parameter_invalid files", "batch not_a_file": "parameter_invalid files", "batch permission_denied": "parameter_invalid files",
@@ -37,7 +37,7 @@ func TestRefusalsOfTheGuest(t *testing.T) {
 		for call, do := range fileCalls {
 			for _, code := range []guestwire.Code{
 				guestwire.FileNotFound, guestwire.NotAFile, guestwire.PermissionDenied, guestwire.BadRequest, guestwire.DiskFull, guestwire.Conflict,
-				guestwire.Exists, guestwire.NotEmpty, guestwire.OtherDisk, guestwire.UnsafeMember, guestwire.RangeInvalid, guestwire.TooMuch,
+				guestwire.Exists, guestwire.NotEmpty, guestwire.OtherDisk, guestwire.UnsafeMember, guestwire.RangeInvalid, guestwire.TooDeep, guestwire.TooMuch,
 				guestwire.Failed, guestwire.NotConfigured, guestwire.BadDirectory,
 			} {
 				agent.answer = refuse(code, secret)
