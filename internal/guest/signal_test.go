@@ -42,8 +42,11 @@ func TestSignalStopsAndEnds(t *testing.T) {
 func TestSignalReachesWhatLeftTheGroup(t *testing.T) {
 	t.Parallel()
 	b := newBox(t)
-	const left = `set -m; bash -c 'trap "echo got it; exit" TERM; echo away; sleep 1000 & wait' & `
-	start := guestwire.Start{Cmd: "bash", Args: []string{"-c", left + `trap "" TERM; wait $!; echo ended`}}
+	left := func(says string) string {
+		return `set -m; bash -c 'trap "echo got it; exit" TERM; ` + says + `; sleep 1000 & wait' & `
+	}
+	// Both have to be ready: the one to ignore the signal, the other to get it.
+	start := guestwire.Start{Cmd: "bash", Args: []string{"-c", left(">ready") + `trap "" TERM; until test -e ready; do sleep 0.01; done; echo away; wait $!; echo ended`}}
 	b.must(t, "a", start)
 	o := b.until(t, "a", "away\n")
 	if err := b.Signal(t.Context(), "a", "SIGTERM"); err != nil {
@@ -53,7 +56,7 @@ func TestSignalReachesWhatLeftTheGroup(t *testing.T) {
 		t.Errorf("got %q %q %+v", o.out, o.err, o.exit)
 	}
 	// After the end, what the program left behind is signalled all the same.
-	start.Args[1] = left + `read go; echo $!`
+	start.Args[1] = left("echo away") + `read go; echo $!`
 	b.must(t, "b", open(start))
 	o = b.until(t, "b", "away\n")
 	b.feedAll(t, "b", 0, "\n", true)
