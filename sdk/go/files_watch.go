@@ -6,10 +6,8 @@ import (
 	"errors"
 	"fmt"
 	"iter"
-	"mime"
 	"net/http"
 	"net/url"
-	"time"
 )
 
 // FileEventType says what a FileEvent tells.
@@ -67,44 +65,13 @@ type fileWatch struct {
 }
 
 func (w *fileWatch) run(ctx context.Context) error {
-	bound, cancel := context.WithCancelCause(ctx)
-	defer cancel(nil)
-	silence := time.AfterFunc(w.c.silence, func() { cancel(errSilent) })
-	defer silence.Stop()
-	r := request{
-		method: http.MethodGet, path: w.path, query: w.query, long: true,
-		// A proxy that compresses would hold events back.
-		header: map[string]string{"Accept": "text/event-stream", "Accept-Encoding": "identity"},
-	}
-	err := w.c.once(bound, r, func(reply *http.Response) error {
-		if kind, _, _ := mime.ParseMediaType(reply.Header.Get("Content-Type")); kind != "text/event-stream" {
-			return fmt.Errorf("the reply is not what the API promises: %q is no stream of events", kind)
-		}
-		if err := w.hand(FileEvent{Type: FileWatching}); err != nil {
-			return err
-		}
-		events := newEventReader(&watchedReader{reply.Body, silence, w.c.silence})
-		for {
-			name, data, err := events.next()
-			switch {
-			case errors.Is(err, errEventTooLong):
-				return err
-			case err != nil:
-				return &ConnectionError{Sent: true, Err: err}
-			}
-			if err := w.take(FileEventType(name), data); err != nil {
-				return err
-			}
-		}
+	r := request{path: w.path, query: w.query, header: map[string]string{}}
+	begun := func() error { return w.hand(FileEvent{Type: FileWatching}) }
+	err := w.c.listen(ctx, r, begun, func(name string, data []byte) (over bool, err error) {
+		return false, w.take(FileEventType(name), data)
 	})
-	var lost *ConnectionError
-	switch {
-	case errors.Is(err, errLeft):
-		return err
-	case ctx.Err() != nil:
+	if err != nil && !errors.Is(err, errLeft) && ctx.Err() != nil {
 		return contextError(ctx, err)
-	case errors.As(err, &lost) && errors.Is(context.Cause(bound), errSilent):
-		lost.Err = errSilent
 	}
 	return err
 }

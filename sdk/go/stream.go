@@ -136,24 +136,37 @@ var errSilent = errors.New("the server was silent for too long")
 
 // once makes one connection and hands out what it brings.
 func (f *follower) once(ctx context.Context) error {
-	ctx, cancel := context.WithCancelCause(ctx)
-	defer cancel(nil)
-	silence := time.AfterFunc(f.c.silence, func() { cancel(errSilent) })
-	defer silence.Stop()
-	r := request{
-		method: http.MethodGet, path: f.path, long: true,
-		// A proxy that compresses would hold events back.
-		header: map[string]string{"Accept": "text/event-stream", "Accept-Encoding": "identity"},
-	}
+	r := request{path: f.path, header: map[string]string{}}
 	if f.at != (Position{}) {
 		r.header["Last-Event-ID"] = f.at.String()
 	}
-	err := f.c.once(ctx, r, func(reply *http.Response) error {
+	begun := func() error { return nil }
+	return f.c.listen(ctx, r, begun, func(name string, data []byte) (over bool, err error) {
+		err = f.take(EventType(name), data)
+		return f.ended, err
+	})
+}
+
+// listen makes one connection of server-sent events. It calls begun when it is
+// there, and take with each event until that says that it is over. A connection on
+// which nothing comes for too long is lost.
+func (c *Client) listen(ctx context.Context, r request, begun func() error, take func(name string, data []byte) (over bool, err error)) error {
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	silence := time.AfterFunc(c.silence, func() { cancel(errSilent) })
+	defer silence.Stop()
+	r.method, r.long = http.MethodGet, true
+	r.header["Accept"] = "text/event-stream"
+	r.header["Accept-Encoding"] = "identity" // a proxy that compresses would hold events back
+	err := c.once(ctx, r, func(reply *http.Response) error {
 		if kind, _, _ := mime.ParseMediaType(reply.Header.Get("Content-Type")); kind != "text/event-stream" {
 			return fmt.Errorf("the reply is not what the API promises: %q is no stream of events", kind)
 		}
-		events := newEventReader(&watchedReader{reply.Body, silence, f.c.silence})
-		for !f.ended {
+		if err := begun(); err != nil {
+			return err
+		}
+		events := newEventReader(&watchedReader{reply.Body, silence, c.silence})
+		for {
 			name, data, err := events.next()
 			switch {
 			case errors.Is(err, errEventTooLong):
@@ -161,11 +174,10 @@ func (f *follower) once(ctx context.Context) error {
 			case err != nil:
 				return &ConnectionError{Sent: true, Err: err}
 			}
-			if err := f.take(EventType(name), data); err != nil {
+			if over, err := take(name, data); over || err != nil {
 				return err
 			}
 		}
-		return nil
 	})
 	var lost *ConnectionError
 	if errors.As(err, &lost) && errors.Is(context.Cause(ctx), errSilent) {
